@@ -25,7 +25,7 @@ help:
 	@echo "make test-all    all tests, also those on a SLURM of one node and in Chromium (root on Debian installs both)"
 	@echo "make gpu-kit     what a GPU machine without a network needs for benchmarks/gpu/run.sh, in .gpu-kit"
 	@echo "make lint        ruff and mypy alone"
-	@echo "make results     docs/results.md, its details and figures from docs/results/*.csv"
+	@echo "make results     docs/results.md, its details and figures from docs/results/*.csv, docs/reference.md from the classes"
 	@echo "make clean       remove the virtual environment and the quickstart run"
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -69,6 +69,7 @@ format: $(INSTALLED)
 
 results: $(INSTALLED)
 	$(BIN)/python -m docs.results
+	$(BIN)/python -m docs.reference
 
 clean:
 	rm -rf $(VENV) $(RUN)

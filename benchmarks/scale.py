@@ -93,12 +93,12 @@ def histogram(timed: Timed, rows: Path, num_rows: int) -> None:
 
 def topics(timed: Timed, rows: Path, num_rows: int) -> float:
     """topics with embeddings"""
-    from commands.privacy.counted import embed
+    from commands.privacy.feature_extractors import embed
     from doppel.topics import make_codebook
 
     texts = [turn.utterance for turn in _turns(rows)[:EMBEDDED]]
     book = make_codebook(texts, embed(texts, "minilm"), 20, "minilm")
-    timed(lambda: book.nearest(embed(texts, "minilm", 1)))
+    timed(lambda: book.nearest(embed(texts, "minilm", independent=True)))
     return num_rows / len(texts)
 
 
@@ -106,14 +106,14 @@ def votes(timed: Timed, rows: Path, num_rows: int) -> None:
     """votes for 900 candidates"""
     import numpy as np
 
-    from doppel.evolution.votes import Electorate
+    from doppel.evolution.votes import NearestNeighbourHistogram
 
     draw = np.random.default_rng(1)
     part = draw.uniform(-0.1, 0.1, (10_000, WIDTH)).astype(np.float32)  # of all rows, again and again
     parts = (part[: num_rows - start] for start in range(0, num_rows, len(part)))
     candidates = draw.uniform(-0.1, 0.1, (CANDIDATES, WIDTH)).astype(np.float32)
     units = [f"user {row // 10}" for row in range(num_rows)]
-    timed(lambda: Electorate(parts, units).sums(candidates, votes_each=8))
+    timed(lambda: NearestNeighbourHistogram(parts, units).sums(candidates, votes_each=8))
 
 
 def marginals(timed: Timed, rows: Path, num_rows: int) -> None:

@@ -34,7 +34,12 @@ def whole(vectors_ND: NDArray[np.floating]) -> Whole:
     """
     if vectors_ND.shape[1] > MAX_DIMENSIONS:
         raise ValueError(f"embeddings of {vectors_ND.shape[1]} entries: give at most {MAX_DIMENSIONS}")
-    return np.rint(np.clip(np.asarray(vectors_ND, dtype=np.float64), -1.0, 1.0) * _WHOLE).astype(np.int32)
+    found = np.empty(vectors_ND.shape, dtype=np.int32)
+    part = max(1, _PART // max(1, vectors_ND.shape[1]))
+    for start in range(0, len(found), part):
+        some = np.asarray(vectors_ND[start : start + part], dtype=np.float64)
+        found[start : start + part] = np.rint(np.clip(some, -1.0, 1.0) * _WHOLE)
+    return found
 
 
 def normalised(vectors_MD: NDArray[np.floating], nearness: Nearness = "cosine") -> Whole:

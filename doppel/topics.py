@@ -85,7 +85,7 @@ class Codebook:
 
 
 def make_codebook(
-    texts: Sequence[str], vectors_ND: Floats, num_topics: int, encoder: str, seed: int = 1, speaks: bool = True
+    texts: Sequence[str], vectors_ND: Floats, num_topics: int, encoder: str, seed: int = 1, name_topics: bool = True
 ) -> Codebook:
     """Cluster the embeddings of texts.
 
@@ -95,13 +95,13 @@ def make_codebook(
         num_topics: How many topics.
         encoder: What made the embeddings.
         seed: Of k-means.
-        speaks: Whether topics are called by their words; else they are numbered.
+        name_topics: Whether topics are called by their words; else they are numbered.
 
     Raises:
         DataError: There are fewer different texts than topics.
     """
     if not 2 <= num_topics <= len(set(texts)):
-        what = "topics" if speaks else "clusters"
+        what = "topics" if name_topics else "clusters"
         raise DataError(
             f"{num_topics} {what} are to be made of {len(set(texts))} different texts: give at least 2 {what}, and "
             "several different texts for each"
@@ -111,7 +111,7 @@ def make_codebook(
     clusters = KMeans(num_topics, n_init=4, random_state=seed).fit(vectors_ND)
     norms = np.linalg.norm(clusters.cluster_centers_, axis=1, keepdims=True)
     centers = (clusters.cluster_centers_ / np.maximum(norms, 1e-12)).astype(np.float32)
-    if not speaks:
+    if not name_topics:
         return Codebook(tuple(f"cluster {place + 1}" for place in range(num_topics)), centers, encoder)
     members = [[text for text, own in zip(texts, clusters.labels_, strict=True) if own == k] for k in range(num_topics)]
     return Codebook(tuple(names_of(members)), centers, encoder)

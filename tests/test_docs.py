@@ -30,6 +30,7 @@ from commands.run.recipes import steps_of
 from commands.run.settings import SECTIONS, Experiment
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.parser_data_module import ParserDataModule
+from docs import reference
 from doppel.console.command import command_parser, reads_words
 from doppel.console.dispatch import load
 from lightning_modules.causal_lm import CausalLM
@@ -166,6 +167,10 @@ def test_trainings_parse(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
             with contextlib.redirect_stdout(io.StringIO()), pytest.raises(SystemExit) as end:
                 getattr(train, name.replace("audit", "fit"))([*rest, "--print_config"])
             assert not end.value.code
+
+
+def test_the_reference_is_what_the_classes_say() -> None:
+    assert reference.PAGE.read_text(encoding="utf-8") == reference.written(), "run `python -m docs.reference`"
 
 
 def _behind(options: tuple[str, ...], line: list[str]) -> Iterator[str]:

@@ -40,7 +40,6 @@ PARTS = {
     "doppel.metrics": ("metrics", "mauve"),
     "doppel.models": ("metrics",),
     "doppel.privacy": ("opacus",),
-    "doppel.selection": ("text",),
     "doppel.topics": ("text",),
     "doppel.evolution": ("evolution",),
     "doppel.redaction": ("metrics",),

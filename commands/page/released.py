@@ -13,8 +13,8 @@ from typing import Any
 
 from scipy.stats import binomtest
 
-from commands.privacy.counted import CLUSTERS
 from commands.privacy.coverage import ledger_of
+from commands.privacy.feature_extractors import CLUSTERS
 from commands.runs.manifest import Entry, Manifest
 from commands.runs.run_record import RunRecord
 from datamodules.attribute_codes import AttributeCodes

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jsonargparse.typing import PositiveInt
 
-from commands.privacy.counted import ClustersOf, Counted, ParsedTrees, TopicsOf, Trees
+from commands.privacy.feature_extractors import ClustersOf, FeatureExtractor, ParsedTrees, TopicsOf, Trees
 from commands.privacy.histogram import read_shares, release
 from commands.runs.private_files import learnt_from, of_runs
 from commands.runs.stage_config import StageConfig
@@ -85,18 +85,18 @@ def calibrate(
         columns = reference_columns(Columns.from_config(StageConfig.read(stage_dir).data))
         public.append(("--texts", texts, columns))
     refuse_private(public, of_runs(stage_dir, if_private=True))
-    counted: Counted = Trees() if parser is None else ParsedTrees(parser)
+    extractor: FeatureExtractor = Trees() if parser is None else ParsedTrees(parser)
     if (number := num_clusters if num_topics is None else num_topics) is not None:
         codebook, of = stage_dir / "codebook.jsonl", ClustersOf if num_topics is None else TopicsOf
         if shares is not None and not codebook.is_file():
             raise UserError(f"{stage_dir} has no codebook.jsonl, by which its topics were told: restore the file")
-        counted = of(codebook, number, texts, columns, encoder, 1 if seed is None else seed)
-    kept, num_pool = _read(pool, counted)
+        extractor = of(codebook, number, texts, columns, encoder, 1 if seed is None else seed)
+    kept, num_pool = _read(pool, extractor)
     path = shares or stage_dir / "marginals.json"
     if shares is None:
-        _count(stage_dir, path, counted, [read for _, read in kept], exact)
+        _count(stage_dir, path, extractor, [read for _, read in kept], exact)
     released = read_shares(path)
-    if (released["noise_multiplier"] is None) != exact or released.get("reader_digest") != counted.digest:
+    if (released["noise_multiplier"] is None) != exact or released.get("reader_digest") != extractor.digest:
         reader = f"by the reader {released['reader_digest']}" if released.get("reader_digest") else "without one"
         raise UserError(
             f"{path} was released with{'out' if released['noise_multiplier'] is None else ''} noise and {reader}: ask "
@@ -105,36 +105,36 @@ def calibrate(
     if only is not None:
         _keep(pool, out, [line for line, read in kept if read == only], only, num_samples)
     else:
-        _draw(out, counted, kept, num_pool, released, num_samples, seed)
+        _draw(out, extractor, kept, num_pool, released, num_samples, seed)
 
 
-def _read(pool: Path, counted: Counted) -> tuple[list[tuple[dict[str, Any], str]], int]:
+def _read(pool: Path, extractor: FeatureExtractor) -> tuple[list[tuple[dict[str, Any], str]], int]:
     """Lines of the pool that can be drawn, with what each is read as, and how many lines there are."""
     lines = [line for _, line in read_json_lines(pool)]
-    found = [line[counted.field] if isinstance(line.get(counted.field), str) else "" for line in lines]
-    kept = [(line, read) for line, read in zip(lines, counted.read(found, False), strict=True) if read]
+    found = [line[extractor.field] if isinstance(line.get(extractor.field), str) else "" for line in lines]
+    kept = [(line, read) for line, read in zip(lines, extractor.extract(found, False), strict=True) if read]
     if not kept:
         raise DataError(
-            f"{pool} has nothing whose {counted.what} can be counted: no text under {counted.field!r}, or no "
+            f"{pool} has nothing whose {extractor.what} can be counted: no text under {extractor.field!r}, or no "
             "well-formed tree; sample more, or under a grammar"
         )
     return kept, len(lines)
 
 
-def _count(stage_dir: Path, path: Path, counted: Counted, readings: list[str], exact: bool) -> None:
+def _count(stage_dir: Path, path: Path, extractor: FeatureExtractor, readings: list[str], exact: bool) -> None:
     """Release how often private turns are read as what the pool is read as, see :func:`release`; once."""
-    bins = counted.bins(readings)
+    bins = extractor.bins(readings)
 
     def vectors(turns: list[Turn]) -> list[dict[str, float]]:
-        return [counted.vector(read, bins) for read in counted.read_private(turns)]
+        return [extractor.vector(read, bins) for read in extractor.extract_private(turns)]
 
-    told = {"what": counted.what, "reader_digest": counted.digest, "bins": bins}
-    release(stage_dir, path, bins, vectors, counted.what, exact, told)
+    told = {"what": extractor.what, "reader_digest": extractor.digest, "bins": bins}
+    release(stage_dir, path, bins, vectors, extractor.what, exact, told)
 
 
 def _draw(
     out: Path,
-    counted: Counted,
+    extractor: FeatureExtractor,
     kept: list[tuple[dict[str, Any], str]],
     num_pool: int,
     released: dict[str, Any],
@@ -144,16 +144,16 @@ def _draw(
     """Draw lines by released shares, and write what was done."""
     sigma, num_units, bins = released["noise_multiplier"], released["num_units"], released["bins"]
     readings = [read for _, read in kept]
-    vectors = matrix([counted.vector(read, bins) for read in readings], bins)
+    vectors = matrix([extractor.vector(read, bins) for read in readings], bins)
     targets = np.array([released["sums"][name] for name in bins]) / num_units
     # of a target: the noise, and chance: N unit vectors of norm 1 over K bins
     variance = ((sigma or 0.0) ** 2 + num_units / len(bins)) / num_units**2
     weights = projected_weights(vectors, targets, variance)
     drawn = draw(weights, num_samples, seed, order=sorted(range(len(kept)), key=readings.__getitem__))
     drawing: dict[str, Any] = {
-        "of": counted.of,
-        "what": counted.what,
-        "reader_digest": counted.digest,
+        "of": extractor.of,
+        "what": extractor.what,
+        "reader_digest": extractor.digest,
         "num_pool": num_pool,
         "num_invalid": num_pool - len(kept),
         "num_drawn": len(drawn),
@@ -166,13 +166,13 @@ def _draw(
         "distance_of_noise": float(np.sqrt(variance * len(bins))),
     }
     write_json(f"{out}.calibration.json", drawing)
-    label = counted.label
+    label = extractor.label
     write_json_lines(
         out, (line if label is None else {**line, label: read} for line, read in map(kept.__getitem__, drawn))
     )
     noise = "exact: NOT PRIVATE" if sigma is None else f"noise of standard deviation {sigma:g}"
     print(
-        f"{out}: {len(drawn)} of {num_pool} {counted.of} by the shares of {len(bins)} {counted.what} ({noise}); "
+        f"{out}: {len(drawn)} of {num_pool} {extractor.of} by the shares of {len(bins)} {extractor.what} ({noise}); "
         f"distance {drawing['distance_before']:.4f} before, {drawing['distance_after']:.4f} after, "
         f"{drawing['distance_of_noise']:.4f} is noise"
     )

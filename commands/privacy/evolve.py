@@ -13,12 +13,12 @@ from typing import Any, cast
 
 from jsonargparse.typing import PositiveInt
 
-from commands.privacy.ballots import Ballots
-from commands.privacy.counted import embed
 from commands.privacy.evolution_settings import BASE, CONTINUATION, EXAMPLES, GRAMMAR, Evolution
+from commands.privacy.feature_extractors import embed
 from commands.privacy.histogram import read_labels
 from commands.privacy.rows_card import refuse_unpaid_rows
 from commands.privacy.stage_release import read_private
+from commands.privacy.vote_releases import VoteReleases
 from commands.runs.run_folder import hold, ledger_of_run
 from datamodules.columns import Columns, control_code, reference_columns
 from datamodules.overlap import refuse_private
@@ -87,15 +87,15 @@ def evolve(
     with hold(folder):
         ledger = None if privacy is None else Ledger(ledger_of_run(folder, privacy.ledger_path))
         turns = read_private(data, needs_label=names is not None)
-        alone = partial(embed, encoder=settings.encoder, independent=True)
-        ballots = Ballots(turns, data, settings, names, alone, ledger, privacy)
-        ballots.open()
+        embed_private = partial(embed, encoder=settings.encoder, independent=True)
+        votes = VoteReleases(turns, data, settings, names, embed_private, ledger, privacy)
+        votes.open()
         if ledger is not None and privacy is not None:
             note_origins(settings, ledger, privacy.scope)
             if settings.rows is not None:
                 refuse_unpaid_rows(Path(expand_path(settings.rows)), ledger, privacy.scope)
-        if ballots.num_lost:
-            print(f"   {ballots.num_lost} of {settings.rounds} rounds were spent and lost by an interruption")
+        if votes.num_lost:
+            print(f"   {votes.num_lost} of {settings.rounds} rounds were spent and lost by an interruption")
         public = read_public(reference, data)
         donations = read_donations(settings.examples) or public
         answers = Answers(folder / "answers.jsonl", _identity(settings))
@@ -115,20 +115,20 @@ def evolve(
         found = run_rounds(
             plan,
             generator,
-            ballots,
+            votes,
             partial(embed, encoder=settings.encoder),
             rows,
             lambda sentence: print(f"   {sentence}", flush=True),
         )
         lines = [{"utterance": own.text, **_asked_with(own.prompt, names), "stage": "evolution"} for own in found]
         content = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines).encode()
-        ballots.note(hashlib.sha256(content).hexdigest())
+        votes.note(hashlib.sha256(content).hexdigest())
         told = {
             "num_samples": len(found),
             "num_repeated": len(found) - len({own.text for own in found}),
-            "num_rounds": ballots.rounds,
-            "num_lost_rounds": ballots.num_lost,
-            "noise_multiplier": ballots.noise_multiplier,
+            "num_rounds": votes.rounds,
+            "num_lost_rounds": votes.num_lost,
+            "noise_multiplier": votes.noise_multiplier,
             "num_answers": len(answers),
             **{f"spent_{name}": value for name, value in answers.spent.items()},
         }
@@ -136,7 +136,7 @@ def evolve(
         with whole_file(out) as file:
             file.write(content)
     noise = "no noise: NOT PRIVATE" if ledger is None else f"noise of standard deviation {told['noise_multiplier']:.3f}"
-    print(f"{out}: {len(found)} samples after {ballots.rounds} rounds ({noise})")
+    print(f"{out}: {len(found)} samples after {votes.rounds} rounds ({noise})")
 
 
 def _refuse_private(data: Mapping[str, Any], settings: Evolution, reference: str | None) -> None:

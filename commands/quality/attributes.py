@@ -17,6 +17,10 @@ from doppel.errors import DataError, UserError
 from doppel.tables.made import OF_TREE, make
 from doppel.tables.schema import OTHER, Column
 
+#: Means over attributes: of what is read in the texts, and of what samples, human turns and the commonest value teach.
+_OF_TEXTS = ("attribute_jsd", "human_attribute_jsd", "attribute_adherence")
+_OF_TEXTS += ("attribute_adherence_chance", "human_attribute_adherence")
+_TAUGHT = ("attribute_downstream", "human_attribute_downstream", "attribute_downstream_majority")
 #: Texts that teach a classifier, at least.
 _FEWEST = 20
 
@@ -78,46 +82,43 @@ def attribute_metrics(
     taught, judged = reference.part(rows[: len(rows) // 2]), reference.part(rows[len(rows) // 2 :])
     values: dict[str, float | None] = {}
     notes: list[str] = []
-    jsd, kept, chance, human_jsd, human_kept = (list[float]() for _ in range(5))
+    means: dict[str, list[float]] = {kind: [] for kind in (*_OF_TEXTS, *_TAUGHT)}
+
+    def add(kind: str, score: float, attribute: str | None = None) -> None:
+        means[kind].append(score)
+        if attribute is not None:
+            values[f"{kind}_{attribute.lower().replace(' ', '_')}"] = score
+
     wanted, gold, lesson = (_places(codes, side) for side in (samples, judged, taught))
     vectors = _Vectors(encoder)
-    taught_by = {"attribute_downstream": list[float](), "human_attribute_downstream": list[float]()}
-    taught_by["attribute_downstream_majority"] = []
-    for place, (name, column) in enumerate(zip(codes.names, codes.schema.columns, strict=True)):
+    attributes = list(zip(codes.names, codes.schema.columns, strict=True))
+    for place, (name, column) in enumerate(attributes):
         try:
             read, human = _read(column, place, taught, lesson, (samples, judged), vectors)
         except UserError as error:
             notes.append(f"the attribute {name!r} is not read in the texts: {error}")
             continue
-        key = name.lower().replace(" ", "_")
         middle = len(human) // 2
-        jsd.append(jensen_shannon(read, human))
-        values[f"attribute_jsd_{key}"] = jsd[-1]
-        human_jsd += [jensen_shannon(human[:middle], human[middle:])] if middle else []
+        add("attribute_jsd", jensen_shannon(read, human), name)
+        if middle:
+            add("human_attribute_jsd", jensen_shannon(human[:middle], human[middle:]))
         if wanted is not None:
             own, by_chance = adherence([row[place] for row in wanted], read)
-            kept.append(own)
-            chance.append(by_chance)
-            values[f"attribute_adherence_{key}"] = own
-            is_read_as_given = column.by is not None  # the same model has given the attribute, if anything has
-            human_kept += (
-                [] if gold is None or is_read_as_given else [adherence([row[place] for row in gold], human)[0]]
-            )
+            add("attribute_adherence", own, name)
+            add("attribute_adherence_chance", by_chance)
+            if gold is not None and column.by is None:  # else the model that reads it has given it
+                add("human_attribute_adherence", adherence([row[place] for row in gold], human)[0])
     try:
-        for place, (name, column) in enumerate(zip(codes.names, codes.schema.columns, strict=True)):
+        for place, (name, column) in enumerate(attributes):
             if column.made in ("words", "model") or wanted is None or gold is None or lesson is None:
                 continue
             lessons = [(side, [row[place] for row in rows]) for side, rows in ((samples, wanted), (taught, lesson))]
             scores = _downstream(lessons, (judged, [row[place] for row in gold]), vectors, seed)
-            for (kind, all_of), score in zip(taught_by.items(), scores, strict=True):
-                all_of.append(score)
-                values[f"{kind}_{name.lower().replace(' ', '_')}"] = score
+            for kind, score in zip(_TAUGHT, scores, strict=True):
+                add(kind, score, name)
     except UserError as error:
         notes.append(f"nothing says what samples teach of attributes: {error}")
-    means = {"attribute_jsd": jsd, "human_attribute_jsd": human_jsd, "attribute_adherence": kept}
-    means |= {"attribute_adherence_chance": chance, "human_attribute_adherence": human_kept}
-    means |= taught_by
-    return {**{key: fmean(own) if own else None for key, own in means.items()}, **values}, notes
+    return {**{kind: fmean(own) if own else None for kind, own in means.items()}, **values}, notes
 
 
 def _places(codes: AttributeCodes, side: Side) -> list[list[int]] | None:
@@ -193,7 +194,7 @@ class _Vectors:
         Raises:
             UserError: The encoder cannot be loaded.
         """
-        from commands.privacy.counted import embed
+        from commands.privacy.feature_extractors import embed
 
         key = tuple(texts)
         if key not in self._known:

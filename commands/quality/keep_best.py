@@ -215,7 +215,7 @@ def _labels(
         DataError: A described value does not exist.
         UserError: The encoder cannot be loaded.
     """
-    from commands.privacy.counted import embed
+    from commands.privacy.feature_extractors import embed
 
     labels = labels_of([str(line["label"]) for line in lines])
     known = {value for values in labels.values() for value in values}

@@ -86,7 +86,7 @@ def label_accuracy(
             raise DataError(f"{name} does not have the labels of --reference, which are {', '.join(sorted(gold))}")
     size = min([num_samples or sys.maxsize, *map(len, turns.values())])
     texts = [turn.utterance for turn in judged]
-    from commands.privacy.counted import embed
+    from commands.privacy.feature_extractors import embed
 
     texts_MD = embed(texts, encoder)
     results: dict[str, dict[str, list[float]]] = {}

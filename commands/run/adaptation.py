@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from commands.run.plan import Run, file_of
+from commands.run.context import Run, file_of
 from commands.run.settings import Adaptation, systems_of
 from commands.run.trainings import annotate, annotate_private, fit_parser
 from commands.runs.steps import ANNOTATED, PRIVATE_PARTS, File, Step

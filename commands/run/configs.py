@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from commands.run.context import Run
 from commands.run.lengths import longest_utterance
-from commands.run.plan import Run
 from commands.run.settings import DERIVED, Experiment
 from commands.runs.sections import SECTIONS
 from commands.runs.steps import PUBLIC_TREES

@@ -11,7 +11,7 @@ import dataclasses
 from typing import cast
 
 from commands.privacy.evolution_settings import GRAMMAR
-from commands.run.plan import Run, file_of
+from commands.run.context import Run, file_of
 from commands.run.settings import Attributes, Topics
 from commands.run.trainings import Shares, redaction_files
 from commands.runs.steps import File, Role, Step

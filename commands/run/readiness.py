@@ -128,7 +128,7 @@ def readiness(
         unit = config.data.get("unit") or "utterance"
         if found is None:
             privacy = config.privacy
-            faint = _faint(experiment, system, privacy, count, batch_size, unit)
+            faint = None if privacy is None else _faint(experiment, system, privacy, count, batch_size, unit)
             found = Readiness(system.name, unit, count, batch_size, taken, faint=faint)
             if plans and privacy is not None:
                 with warnings.catch_warnings():
@@ -152,32 +152,35 @@ def _num_trained(model: Mapping[str, Any]) -> int | None:
 def _faint(
     experiment: Experiment,
     system: System,
-    privacy: PrivacyArguments | None,
+    privacy: PrivacyArguments,
     num_units: int,
     batch_size: int,
     unit: str,
 ) -> str | None:
-    """That shares of topics or labels will drown in their noise, and which noise shows more at hardly any cost.
+    """That votes, or shares of attributes, topics or labels, will drown in their noise, and what mends that.
 
     Formal guarantees:
-        A function of N, B, the budget and the public number of topics or labels.
+        A function of N, B, the budget and the public number of clusters, values, topics or labels.
     """
-    if system.needs == "attributes" and experiment.attributes is not None and privacy is not None:
-        return _faint_attributes(system.name, experiment.attributes, privacy, num_units, unit)
-    noise = None if privacy is None else privacy.histogram_noise_multiplier
-    votes = experiment.calibration
-    if votes is not None and votes.of == "votes" and system.name != "topics" and system.learns != "label" and noise:
-        return _faint_votes(system.name, votes.clusters, noise, num_units)
-    number, key = _bins(experiment, system)
-    if privacy is None or not noise or not number:
+    lead = f"{system.name}: of {num_units:,} {unit}s, only what"
+    if system.needs == "attributes" and experiment.attributes is not None:
+        least = _least_attribute(experiment.attributes, privacy, num_units)
+        share = experiment.attributes.share
+        text = f"{lead} {least:.0%} have shows above the noise of one attribute: raise attributes.share={share:g}"
+        return None if least <= LARGE_SHARE else f"{text}, or give fewer attributes"
+    noise, votes = privacy.histogram_noise_multiplier, experiment.calibration
+    if not noise:
         return None
-    least = largest_noise(number) / num_units
+    if votes is not None and votes.of == "votes" and system.name != "topics" and system.learns != "label":
+        each, fewer = num_units / votes.clusters, int(num_units / CLEAR / noise)
+        ways = [f"calibration.clusters={fewer}"] if fewer >= 2 else []
+        told = f"{system.name}: votes drown: {each:.2g} a cluster on average under noise of {noise:g}"
+        told += f": give {', or '.join([*ways, 'a smaller calibration.noise_multiplier'])}"
+        return None if each >= CLEAR * noise else told
+    number, key = _bins(experiment, system)
+    least = largest_noise(number) / num_units if number else 0.0
     if least * noise <= LARGE_SHARE:
         return None
-    text = (
-        f"{system.name}: of {num_units:,} {unit}s, only what {least * noise:.0%} ask for shows above the noise of the "
-        f"shares, {key}={noise:g}"
-    )
     before, advised = _sigma(privacy, noise, num_units, batch_size, unit), ""
     for value in (value for value in FEWER_NOISE if value < noise):
         rise = _sigma(privacy, value, num_units, batch_size, unit) / before - 1
@@ -186,46 +189,15 @@ def _faint(
         advised = f"; {key}={value:g} shows what {least * value:.1%} ask for, for {rise:.1%} more noise of the training"
         if least * value <= LARGE_SHARE:
             break
-    return text + advised
+    return f"{lead} {least * noise:.0%} ask for shows above the noise of the shares, {key}={noise:g}{advised}"
 
 
-def _faint_votes(system: str, clusters: int, noise: float, num_units: int) -> str | None:
-    """That votes for clusters of samples will drown in their noise.
-
-    Formal guarantees:
-        A function of N, the noise and the public number of clusters.
-    """
-    if num_units / clusters >= CLEAR * noise:
-        return None
-    fewer = int(num_units / CLEAR / noise)
-    ways = [f"calibration.clusters={fewer}"] if fewer >= 2 else []
-    return (
-        f"{system}: votes drown: {num_units / clusters:.2g} a cluster on average under noise of {noise:g}: give "
-        f"{', or '.join([*ways, 'a smaller calibration.noise_multiplier'])}"
-    )
-
-
-def _faint_attributes(
-    system: str, given: Attributes, privacy: PrivacyArguments, num_units: int, unit: str
-) -> str | None:
-    """That single attributes will drown in their noise.
-
-    Formal guarantees:
-        A function of N, the budget and the public schema.
-    """
+def _least_attribute(given: Attributes, privacy: PrivacyArguments, num_units: int) -> float:
+    """The least share that shows above the noise of one attribute; 0 without noise."""
     from doppel.tables.aim import ONE_WAY  # needs torch, which no --help waits for
 
-    sizes = check_schema(given.schema).schema.sizes
-    noise = privacy.histogram_noise(num_units)
-    if noise is None:
-        return None
-    least = largest_noise(sum(sizes)) * noise * math.sqrt(len(sizes) / ONE_WAY) / num_units
-    if least <= LARGE_SHARE:
-        return None
-    return (
-        f"{system}: of {num_units:,} {unit}s, only what {least:.0%} have shows above the noise of one attribute: "
-        f"raise attributes.share={given.share:g}, or give fewer attributes"
-    )
+    sizes, noise = check_schema(given.schema).schema.sizes, privacy.histogram_noise(num_units) or 0.0
+    return largest_noise(sum(sizes)) * noise * math.sqrt(len(sizes) / ONE_WAY) / num_units
 
 
 def _sigma(privacy: PrivacyArguments, noise: float, num_units: int, batch_size: int, unit: str) -> float:

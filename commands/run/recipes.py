@@ -12,8 +12,8 @@ from pathlib import Path
 
 from commands.run.adaptation import adaptation
 from commands.run.configs import overlays
+from commands.run.context import Run, Wanted, file_of
 from commands.run.counts import calibrate, evolve, histogram, marginals, rows
-from commands.run.plan import Run, Wanted, file_of
 from commands.run.scores import evaluate, keep_best, report
 from commands.run.settings import Attributes, Calibration, Experiment, Topics, systems_of
 from commands.run.trainings import Shares, annotate_private, fit, fit_parser, predict, public_trees

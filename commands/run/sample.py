@@ -14,9 +14,9 @@ from commands.lightning.by_hand import predict_command
 from commands.privacy.histogram import read_labels
 from commands.run.asked_for import check_trees, oversample_of, topic_of
 from commands.run.code_copy import version
+from commands.run.context import Wanted
 from commands.run.experiment import load, save
 from commands.run.local import minutes, run_here
-from commands.run.plan import Wanted
 from commands.run.recipes import draw as draw_steps
 from commands.run.settings import Experiment, Topics, systems_of
 from commands.runs import systems

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from commands.run.plan import Run, file_of
+from commands.run.context import Run, file_of
 from commands.run.trainings import prompts_of
 from commands.runs.steps import File, Step
 from commands.runs.system import System, candidates_of

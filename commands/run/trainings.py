@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from commands.run import configs
-from commands.run.plan import Run, file_of
+from commands.run.context import Run, file_of
 from commands.run.settings import Attributes, Calibration, Topics
 from commands.runs.steps import ANNOTATED, PUBLIC_TREES, File, Role, Step
 from commands.runs.system import System, pool_of

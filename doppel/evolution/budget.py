@@ -26,11 +26,11 @@ def plan_votes(
 
     Formal guarantees:
         A round is a Gaussian release of sensitivity 1 without subsampling
-        (:class:`~doppel.evolution.votes.Electorate`), so it is 1/σ-GDP. T rounds beside further Gaussian releases, of
-        noise multipliers s, are √(T/σ² + Σ 1/s²)-GDP together, exactly (Dong, Roth and Su, 2022, corollary 3.3). So σ =
-        √(T / (μ² - Σ 1/s²)) for the μ of (ε, δ). Where something beside is no plain Gaussian release, where the
-        ledger's accountant finds more than ε by its rounding, or where another one was asked for, σ is what that
-        accountant calibrates.
+        (:class:`~doppel.evolution.votes.NearestNeighbourHistogram`), so it is 1/σ-GDP. T rounds beside further Gaussian
+        releases, of noise multipliers s, are √(T/σ² + Σ 1/s²)-GDP together, exactly (Dong, Roth and Su, 2022, corollary
+        3.3). So σ = √(T / (μ² - Σ 1/s²)) for the μ of (ε, δ). Where something beside is no plain Gaussian release,
+        where the ledger's accountant finds more than ε by its rounding, or where another one was asked for, σ is what
+        that accountant calibrates.
 
     Args:
         privacy: ε, δ and accountant; with ``histogram_noise_multiplier`` or ``histogram_share``, one more release in

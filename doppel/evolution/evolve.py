@@ -50,8 +50,8 @@ class Plan:
     seed: int = 0
 
 
-class Polls(Protocol):
-    """Where votes come from; :class:`commands.privacy.ballots.Ballots` is one.
+class VoteSource(Protocol):
+    """Where votes come from; :class:`commands.privacy.vote_releases.VoteReleases` is one.
 
     Attributes:
         rounds: Rounds of the population, those that were counted already included.
@@ -71,7 +71,7 @@ class Polls(Protocol):
 def evolve(
     plan: Plan,
     generator: Generator,
-    polls: Polls,
+    source: VoteSource,
     embed: Embed,
     rows: Sequence[Mapping[str, str]] = (),
     tell: Callable[[str], None] = lambda sentence: None,
@@ -80,13 +80,13 @@ def evolve(
 
     Formal guarantees:
         The private texts are not among the arguments. What comes of them are noisy votes and noisy sizes, which
-        ``polls`` has paid for. A prompt is made of the plan, of public labels, of released rows, and of texts that the
+        ``source`` has paid for. A prompt is made of the plan, of public labels, of released rows, and of texts that the
         generator wrote before; so it is public or post-processing, whoever reads it: a server, a cache, an error.
 
     Args:
         plan: How.
         generator: Who writes.
-        polls: Where votes come from.
+        source: Where votes come from.
         embed: Embeds texts of the generator.
         rows: Released rows of attributes, one for each first text, in turn; none: without.
         tell: Called with a sentence for the console after each round.
@@ -97,20 +97,20 @@ def evolve(
     Raises:
         UserError: The generator wrote no text, none for a label, or mostly one text.
     """
-    due = _due(plan, polls.sizes())
+    due = _due(plan, source.sizes())
     wanted = [label for label, num in due.items() for _ in range(num)]
     prompts = [_first(plan, place, label, rows) for place, label in enumerate(wanted)]
     chosen = _written(generator.random(prompts), prompts)
     tell(f"{len(chosen)} of {len(prompts)} first texts")
-    for number in range(1, polls.rounds + 1):
+    for number in range(1, source.rounds + 1):
         written = [*distinct(chosen), *_vary(generator, chosen, plan.variations, f"{plan.seed}/{number - 1}")]
         pool = distinct(written)
         _check(pool, due)
         refuse_one_text([candidate.text for candidate in written])
         vectors = _vectors(plan, generator, embed, pool, number)
-        chosen = [pool[place] for place in _vote(plan, polls, number, pool, vectors, due)]
+        chosen = [pool[place] for place in _vote(plan, source, number, pool, vectors, due)]
         kept = len({id(candidate) for candidate in chosen})
-        tell(f"round {number} of {polls.rounds}: {kept} of {len(pool)} candidates")
+        tell(f"round {number} of {source.rounds}: {kept} of {len(pool)} candidates")
     return chosen
 
 
@@ -201,16 +201,21 @@ def _vectors(plan: Plan, generator: Generator, embed: Embed, pool: Sequence[Cand
 
 
 def _vote(
-    plan: Plan, polls: Polls, number: int, pool: Sequence[Candidate], vectors: Vectors, due: Mapping[str | None, int]
+    plan: Plan,
+    source: VoteSource,
+    number: int,
+    pool: Sequence[Candidate],
+    vectors: Vectors,
+    due: Mapping[str | None, int],
 ) -> list[int]:
     """Places in the pool of the candidates that a round chooses."""
     labels = [candidate.prompt.label for candidate in pool]
     members = {label: [place for place, own in enumerate(labels) if own == label] for label in due}
     if plan.clusters is not None and plan.clusters < len(pool):
         centers, groups = _clusters(vectors, plan.clusters, plan.seed + number)
-        votes = polls.count(number, pool, centers, [None] * len(groups))
+        votes = source.count(number, pool, centers, [None] * len(groups))
         return spread(votes, groups, plan.num_samples, plan.threshold)
-    votes = polls.count(number, pool, vectors, labels)
+    votes = source.count(number, pool, vectors, labels)
     found = []
     for label, num in due.items():
         own = [votes[place] for place in members[label]]

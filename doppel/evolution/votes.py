@@ -20,7 +20,7 @@ _PART = 2**16
 
 @dataclass(frozen=True)
 class NoisyVotes(GaussianRelease):
-    """Rounds of votes, each with noise; :class:`Electorate` argues the sensitivity of its sums."""
+    """Rounds of votes, each with noise; :class:`NearestNeighbourHistogram` argues the sensitivity of its sums."""
 
     kind: ClassVar[str] = "gaussian_votes"
 
@@ -29,8 +29,10 @@ class NoisyVotes(GaussianRelease):
         return add_noise(sums, self.noise_multiplier, seed)
 
 
-class Electorate:
-    """The private texts as embeddings, each with its unit. Nothing of it is printed, copied or written to disk.
+class NearestNeighbourHistogram:
+    """The nearest-neighbour histogram of private texts: how many of them each candidate is nearest to (AugPE).
+
+    It holds their embeddings and units. Nothing of it is printed, copied or written to disk.
 
     Formal guarantees:
         A row votes for the k candidates nearest to it. Its ballot has 1/√k at these k places and zero elsewhere: ℓ₂
@@ -94,7 +96,7 @@ class Electorate:
             self.__labels[place_of] = own
 
     def __repr__(self) -> str:
-        return "Electorate(hidden)"
+        return "NearestNeighbourHistogram(hidden)"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("private votes are not written to disk, copied or sent to a process")

@@ -22,14 +22,6 @@ from doppel.lispress.reader import read_with_starts
 
 _NAME = "a name is expected here"
 _KEYWORD = "a keyword where a value, a name or a type is expected"
-_HEAD = "the head of a call must be a function name"
-_FUNCTION = "type arguments at the head of a call must stand before a function name"
-_BINDINGS = "let needs a list of pairs, a name and a value each"
-_PARAMETERS = "lambda needs a list of parameters"
-_PARAMETER = "a parameter of a lambda must be a name, with or without a type"
-_TYPE = "a type must be a name or a list that starts with one"
-_TYPE_ARGUMENTS = "the type arguments of a function must be a list of types"
-_LITERAL = "a # literal must be a list of a type and a value"
 
 _Bound = frozenset[str]
 _Check = Callable[[Expression, _Bound], "str | list[_Part]"]
@@ -138,14 +130,14 @@ def _lone_keyword(node: Expression, bound: _Bound) -> str:
 def _head(node: Expression, bound: _Bound) -> str | list[_Part]:
     if isinstance(node, TypeAnnotation):
         return [(_type_arguments, node.type, bound), (_function, node.body, bound)]
-    return _function_name(node, bound, _HEAD)
+    return _function(node, bound, "the head of a call must be a function name")
 
 
-def _function(node: Expression, bound: _Bound) -> str | list[_Part]:
-    return _function_name(node, bound, _FUNCTION)
-
-
-def _function_name(node: Expression, bound: _Bound, fault: str) -> str | list[_Part]:
+def _function(
+    node: Expression,
+    bound: _Bound,
+    fault: str = "type arguments at the head of a call must stand before a function name",
+) -> str | list[_Part]:
     if not isinstance(node, Symbol):
         return fault
     return "a variable at the head of a call" if node.name in bound or is_variable(node.name) else []
@@ -159,10 +151,9 @@ def _name(node: Expression, bound: _Bound, fault: str = _NAME) -> str | list[_Pa
 
 def _bindings(node: Expression, bound: _Bound) -> str | list[_Part]:
     if not isinstance(node, List) or not node.items or len(node.items) % 2:
-        return _BINDINGS
+        return "let needs a list of pairs, a name and a value each"
     found: list[_Part] = []
-    for place in range(0, len(node.items), 2):  # a name is bound after its value
-        name, value = node.items[place : place + 2]
+    for name, value in zip(node.items[::2], node.items[1::2], strict=True):  # a name is bound after its value
         found += [(_name, name, bound), (_value, value, bound)]
         bound = bound | _names([name])
     return found
@@ -170,29 +161,29 @@ def _bindings(node: Expression, bound: _Bound) -> str | list[_Part]:
 
 def _parameters(node: Expression, bound: _Bound) -> str | list[_Part]:
     if not isinstance(node, List) or not node.items:
-        return _PARAMETERS
+        return "lambda needs a list of parameters"
     return [(_parameter, item, bound) for item in node.items]
 
 
 def _parameter(node: Expression, bound: _Bound) -> str | list[_Part]:
     if isinstance(node, TypeAnnotation):
         return [(_type, node.type, bound), (_name, node.body, bound)]
-    return _name(node, bound, _PARAMETER)
+    return _name(node, bound, "a parameter of a lambda must be a name, with or without a type")
 
 
 def _type(node: Expression, bound: _Bound) -> str | list[_Part]:
     if isinstance(node, List) and node.items:
         return [(_name, node.items[0], bound), *((_type, item, bound) for item in node.items[1:])]
-    return _name(node, bound, _TYPE)
+    return _name(node, bound, "a type must be a name or a list that starts with one")
 
 
 def _type_arguments(node: Expression, bound: _Bound) -> str | list[_Part]:
     if not isinstance(node, List) or not node.items:
-        return _TYPE_ARGUMENTS
+        return "the type arguments of a function must be a list of types"
     return [(_type, item, bound) for item in node.items]
 
 
 def _literal(node: Expression, bound: _Bound) -> str | list[_Part]:
     if not isinstance(node, List) or len(node.items) < 2:
-        return _LITERAL
+        return "a # literal must be a list of a type and a value"
     return [(_name, node.items[0], bound), *((_value, item, bound) for item in node.items[1:])]

@@ -12,7 +12,7 @@ from doppel.errors import UserError
 from doppel.evolution.candidates import Candidate, Prompt, fingerprint
 from doppel.evolution.evolve import Plan, evolve, first_texts
 from doppel.evolution.generators.grammar import GrammarGenerator
-from doppel.evolution.votes import Electorate
+from doppel.evolution.votes import NearestNeighbourHistogram
 from doppel.grammar import generate
 
 WORDS = (
@@ -49,7 +49,7 @@ class Exact:
         labels: Sequence[str] | None = None,
     ) -> None:
         self.rounds, self._sizes, self.seen = rounds, sizes, list[tuple[int, str, int]]()
-        self._electorate = Electorate([embed(texts)], [str(i) for i in range(len(texts))], labels)
+        self._histogram = NearestNeighbourHistogram([embed(texts)], [str(i) for i in range(len(texts))], labels)
 
     def sizes(self) -> Mapping[str, float] | None:
         return self._sizes
@@ -58,7 +58,7 @@ class Exact:
         self, number: int, pool: Sequence[Candidate], bins: np.ndarray, labels: Sequence[str | None]
     ) -> list[float]:
         self.seen.append((number, fingerprint(pool), len(bins)))
-        return list(self._electorate.sums(bins, labels if self._sizes else None).values())
+        return list(self._histogram.sums(bins, labels if self._sizes else None).values())
 
 
 WEATHER = [turn.utterance for turn in generate(3000, 5) if turn.domain == "weather"][:150]

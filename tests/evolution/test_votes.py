@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from doppel.evolution import votes
-from doppel.evolution.votes import Electorate
+from doppel.evolution.votes import NearestNeighbourHistogram
 from doppel.nearest import Nearness, nearest, normalised, whole
 from doppel.privacy.histogram import GRID, add_noise, unit_sums
 
@@ -46,9 +46,11 @@ def test_a_unit_more_moves_all_sums_by_at_most_one(
     units = [f"u{chance.integers(0, 4)}" for _ in range(num_rows)] + ["new"] * new_rows
     labels = [str(chance.choice(["a", "b", "unknown"])) for _ in units] if by_label else None
     theirs = ["a", "b", "a", "b", "a", "a"]
-    without = Electorate([vectors[:num_rows]], units[:num_rows], labels and labels[:num_rows])
+    without = NearestNeighbourHistogram([vectors[:num_rows]], units[:num_rows], labels and labels[:num_rows])
     sums = without.sums(candidates, theirs, votes_each, nearness)
-    more = Electorate([vectors[:1], vectors[1:]], units, labels).sums(candidates, theirs, votes_each, nearness)
+    more = NearestNeighbourHistogram([vectors[:1], vectors[1:]], units, labels).sums(
+        candidates, theirs, votes_each, nearness
+    )
     assert distance(sums, more) <= 1.0
     assert all((value * GRID).is_integer() for value in more.values())
 
@@ -87,16 +89,16 @@ def test_sums_are_those_of_whole_numbers_all_at_once(
     expected = unit_sums(zip(units, map(ballot, vectors, labels), strict=True), map(str, range(12)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(votes, "_PART", part)
-        electorate = Electorate(np.array_split(vectors, 3), units, labels if by_label else None)
-        assert electorate.sums(candidates, theirs, votes_each, nearness) == expected
+        histogram = NearestNeighbourHistogram(np.array_split(vectors, 3), units, labels if by_label else None)
+        assert histogram.sums(candidates, theirs, votes_each, nearness) == expected
 
 
 def test_a_unit_of_one_row_reaches_the_bound_and_no_further() -> None:
     """The worst case is reached: more noise than σ√k votes is not needed."""
     candidates = rows(3, 50)
     for k in (1, 2, 5):
-        before = Electorate([rows(1, 20)], [str(i) for i in range(20)])
-        after = Electorate([rows(1, 20), rows(9, 1)], [str(i) for i in range(21)])
+        before = NearestNeighbourHistogram([rows(1, 20)], [str(i) for i in range(20)])
+        after = NearestNeighbourHistogram([rows(1, 20), rows(9, 1)], [str(i) for i in range(21)])
         moved = distance(before.sums(candidates, votes_each=k), after.sums(candidates, votes_each=k))
         assert 1 - 1e-6 < moved <= 1.0
 
@@ -130,33 +132,33 @@ def test_each_text_votes_for_the_nearest(nearness: Nearness) -> None:
 
 def test_a_text_votes_among_the_candidates_of_its_label() -> None:
     vectors = np.eye(3, dtype=np.float32)
-    electorate = Electorate([vectors], ["1", "2", "3"], ["a", "b", "none of them"])
-    sums = electorate.sums(vectors, ["b", "a", "b"])
+    histogram = NearestNeighbourHistogram([vectors], ["1", "2", "3"], ["a", "b", "none of them"])
+    sums = histogram.sums(vectors, ["b", "a", "b"])
     assert sums == {"0": 1.0, "1": 1.0, "2": 0.0}
 
 
 def test_many_votes_of_few_candidates_are_no_error() -> None:
-    assert sum(Electorate([rows(1, 3)], list("abc")).sums(rows(2, 2), votes_each=9).values()) == pytest.approx(
-        2.0, 1e-6
-    )
+    assert sum(
+        NearestNeighbourHistogram([rows(1, 3)], list("abc")).sums(rows(2, 2), votes_each=9).values()
+    ) == pytest.approx(2.0, 1e-6)
 
 
-def test_the_electorate_is_not_shown_copied_or_written() -> None:
-    electorate = Electorate([rows(1, 3)], ["ann", "bob", "cem"], ["x", None, "y"])
-    assert "ann" not in repr(electorate) and not hasattr(electorate, "__dict__")
+def test_the_histogram_is_not_shown_copied_or_written() -> None:
+    histogram = NearestNeighbourHistogram([rows(1, 3)], ["ann", "bob", "cem"], ["x", None, "y"])
+    assert "ann" not in repr(histogram) and not hasattr(histogram, "__dict__")
     for write in (pickle.dumps, copy.copy, copy.deepcopy):
         with pytest.raises(TypeError, match="not written"):
-            write(electorate)
+            write(histogram)
 
 
 def test_what_cannot_be_exact_is_refused() -> None:
     with pytest.raises(ValueError, match="2048"):
-        Electorate([np.zeros((1, 4096))], ["a"])
+        NearestNeighbourHistogram([np.zeros((1, 4096))], ["a"])
 
 
 def test_noise_is_on_every_candidate_also_without_a_vote() -> None:
     """σ of the sums, so σ√k of the votes."""
-    sums = Electorate([rows(1, 4)], list("abcd")).sums(rows(2, 3000), votes_each=4)
+    sums = NearestNeighbourHistogram([rows(1, 4)], list("abcd")).sums(rows(2, 3000), votes_each=4)
     with pytest.warns(UserWarning, match="NOT PRIVATE"):
         noisy = add_noise(sums, 5.0, seed=1)
     gaps = np.array([noisy[name] - sums[name] for name in sums])

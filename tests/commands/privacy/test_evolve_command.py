@@ -18,9 +18,9 @@ from dp_accounting import GaussianDpEvent, SelfComposedDpEvent, get_epsilon_gaus
 from dp_accounting.pld import PLDAccountant
 
 import cli
-from commands.privacy import ballots, evolve
+from commands.privacy import evolve, vote_releases
 from doppel.evolution.generators import answers
-from doppel.evolution.votes import Electorate, NoisyVotes
+from doppel.evolution.votes import NearestNeighbourHistogram, NoisyVotes
 from doppel.grammar import generate
 from doppel.privacy import ledger as ledger_module
 from doppel.privacy.gdp import mu_of
@@ -107,13 +107,13 @@ def test_the_same_command_again_spends_nothing_and_writes_the_same(tmp_path: Pat
 @pytest.mark.parametrize(
     "where",
     [
-        lambda patch: kill_at(patch, ballots.Ballots, "count", 1),
-        lambda patch: kill_at(patch, ballots.Ballots, "count", 1, after=True),
-        lambda patch: kill_at(patch, ballots.Ballots, "count", 2),
+        lambda patch: kill_at(patch, vote_releases.VoteReleases, "count", 1),
+        lambda patch: kill_at(patch, vote_releases.VoteReleases, "count", 1, after=True),
+        lambda patch: kill_at(patch, vote_releases.VoteReleases, "count", 2),
         lambda patch: kill_at(patch, ledger_module.Ledger, "spend", 2),
         lambda patch: kill_at(patch, ledger_module.Ledger, "spend", 1, after=True),
         lambda patch: kill_at(patch, ledger_module.Ledger, "spend", 2, after=True),
-        lambda patch: kill_at(patch, Electorate, "sums", 2, after=True),
+        lambda patch: kill_at(patch, NearestNeighbourHistogram, "sums", 2, after=True),
         lambda patch: kill_at(patch, NoisyVotes, "release", 1, after=True),
         lambda patch: kill_at(patch, ledger_module.Ledger, "release", 1),
         lambda patch: kill_at(patch, ledger_module.Ledger, "release", 1, after=True),
@@ -217,15 +217,15 @@ def test_a_longer_schedule_than_was_calibrated_is_refused_before_anything_is_dra
 
 def test_sigma_comes_from_the_ledger_where_a_step_is_on_file(tmp_path: Path, private: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        kill_at(patch, ballots.Ballots, "count", 1, after=True)
+        kill_at(patch, vote_releases.VoteReleases, "count", 1, after=True)
         with pytest.raises(Killed):
             call(tmp_path, private)
     sigma = mechanism(tmp_path)["noise_multiplier"]
     with pytest.MonkeyPatch.context() as patch:  # a later version that calibrates otherwise
         for name in ("plan_votes", "plan_beside"):
-            known = getattr(ballots, name)
+            known = getattr(vote_releases, name)
             halved = partial(lambda known, *args: replace(known(*args), noise_multiplier=sigma / 2), known)
-            patch.setattr(ballots, name, halved)
+            patch.setattr(vote_releases, name, halved)
         assert call(tmp_path, private) == 0
     assert [record["noise_multiplier"] for record in released(tmp_path)] == [sigma, sigma] and spent(tmp_path) == 2
 

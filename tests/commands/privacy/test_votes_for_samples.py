@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cli
-from commands.privacy import counted
+from commands.privacy import feature_extractors
 from commands.run.experiment import load, shipped
 from commands.run.recipes import steps_of
 from doppel.errors import UserError
@@ -41,7 +41,7 @@ def embed(texts: list[str], encoder: str = "", independent: bool = False) -> np.
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A trained one-stage model, users with two rows each, and a pool in which the commonest kind is the rarest."""
     monkeypatch.delenv("DOPPEL_LEDGER", raising=False)
-    monkeypatch.setattr(counted, "embed", embed)
+    monkeypatch.setattr(feature_extractors, "embed", embed)
     kinds = ["alarm"] * 560 + ["pizza"] * 160 + ["weather"] * 80
     rows = [{"utterance": f"my secret {kind} {i}", "unit": f"u{i // 2}"} for i, kind in enumerate(kinds)]
     (tmp_path / "train.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import cli
-from commands.privacy import counted
+from commands.privacy import feature_extractors
 from commands.quality.measures import measure
 from datamodules.attribute_codes import AttributeCodes
 from doppel.metrics.attributes import adherence, jensen_shannon
@@ -30,7 +30,7 @@ def embed(texts: Sequence[str], encoder: str, independent: bool = False) -> np.n
 
 @pytest.fixture(autouse=True)
 def small_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counted, "embed", embed)
+    monkeypatch.setattr(feature_extractors, "embed", embed)
 
 
 def rows(num: int, seed: int, share: float = 0.5) -> list[dict[str, Any]]:

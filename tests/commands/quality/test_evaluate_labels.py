@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import cli
-from commands.privacy import counted
+from commands.privacy import feature_extractors
 
 FOOD = ["we had a lovely pizza", "the soup was cold", "tasty noodles here", "great pizza and soup"]
 CARS = ["they fixed my car", "the engine was broken", "oil change and tyres", "my car needed tyres"]
@@ -51,7 +51,7 @@ def words_of(texts: Sequence[str], encoder: str, independent: bool = False) -> n
 def test_samples_that_carry_their_labels_teach_them(
     tmp_path: Path, table: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(counted, "embed", words_of)
+    monkeypatch.setattr(feature_extractors, "embed", words_of)
     good = write(tmp_path / "good.jsonl", ROWS)
     swapped = write(tmp_path / "swapped.jsonl", [(text, {"Food": "Cars"}.get(k, "Food"), s) for text, k, s in ROWS])
     constant = write(tmp_path / "constant.jsonl", [(text, "Food", stars) for text, _, stars in ROWS * 2])

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from run_folders import end_step
 
-from commands.privacy import counted
+from commands.privacy import feature_extractors
 from commands.quality.keep_best import best, keep_best, probabilities
 from commands.quality.run_numbers import sampling
 from commands.run import sources
@@ -37,7 +37,7 @@ def embed(texts: Sequence[str], encoder: str, independent: bool = False) -> np.n
 
 @pytest.fixture(autouse=True)
 def _encoder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counted, "embed", embed)
+    monkeypatch.setattr(feature_extractors, "embed", embed)
 
 
 def write_lines(path: Path, rows: list[dict[str, Any]]) -> str:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tiny_model import PAIRS
 
 import cli
-from commands.privacy import counted
+from commands.privacy import feature_extractors
 from commands.run import local
 from commands.run import work as work_module
 from commands.run.experiment import load
@@ -72,7 +72,7 @@ def stage_here(kind: str, mark: Path, command: Sequence[str], *_: object) -> int
     """As ``run_stage`` does, in this process."""
     if mark.exists():
         return 0
-    with mock.patch.object(counted, "embed", embed):
+    with mock.patch.object(feature_extractors, "embed", embed):
         status = cli.main(list(command[2:]))
     if status == 0:
         enter(mark.parent.parent, mark.name)

@@ -25,6 +25,7 @@ from commands.run.readiness import FEW_STEPS, LARGE_RATE, Readiness, readiness, 
 from commands.run.recipes import steps_of
 from commands.run.run_stage import run_stage
 from commands.run.slurm import load_site
+from commands.run.sources import check_files
 from commands.runs import yaml_files
 from commands.runs.run_folder import has_begun
 from commands.runs.steps import File
@@ -63,6 +64,26 @@ def test_a_file_that_does_not_exist_is_an_error(
     assert called(users, tmp_path / "run", mode, **{name: "nowhere.csv"}) == 2
     told = capsys.readouterr()
     assert name in told.err and "nowhere.csv" in told.err and "ready" not in told.out
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("labels", {"systems": ["labels"]}),
+        ("topics.texts", {"systems": ["topics"]}),
+        ("attributes.schema", {"systems": ["attributes"]}),
+        ("evolution.examples", {"systems": ["evolution"]}),
+        ("evolution.rows", {"systems": ["evolution"]}),
+        ("redact.words", {}),
+        ("redact.safe", {"redact.level": 0.1, "redact.sensitive": __file__}),
+        ("data.test_path", {}),
+        ("adaptation.test", {"adaptation.train": __file__, "adaptation.missing": "Find"}),
+    ],
+)
+def test_every_file_of_the_table_has_to_be_there(users: Path, name: str, changes: dict[str, Any]) -> None:
+    experiment = load(shipped("own-data"), settings(users, **changes, **{name: "/nowhere/file.csv"}))
+    with pytest.raises(UserError, match=f"{name} is /nowhere/file.csv, which does not exist"):
+        check_files(experiment)
 
 
 def test_what_is_checked_is_what_is_trained_whatever_folder_it_is_called_from(

@@ -17,8 +17,8 @@ from readers import reader
 
 import cli
 from commands.run import local, sample
+from commands.run.context import Wanted
 from commands.run.experiment import load
-from commands.run.plan import Wanted
 from commands.run.recipes import draw as more_steps
 from commands.run.recipes import seed_of
 from commands.runs.manifest import Manifest

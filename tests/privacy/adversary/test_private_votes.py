@@ -16,7 +16,7 @@ import pytest
 from source_modules import ROOT, imported, modules
 
 import cli
-from doppel.evolution.votes import Electorate
+from doppel.evolution.votes import NearestNeighbourHistogram
 from doppel.privacy.card import not_private_card, write_card
 from doppel.privacy.ledger import Ledger
 from tests.evolution.openai_server import serve
@@ -48,13 +48,13 @@ def private(tmp_path: Path) -> Path:
 def clean(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
     """The sums without noise, as only this process sees them."""
     found: list[dict[str, float]] = []
-    known = Electorate.sums
+    known = NearestNeighbourHistogram.sums
 
     def sums(*args: Any, **options: Any) -> dict[str, float]:
         found.append(known(*args, **options))
         return found[-1]
 
-    monkeypatch.setattr(Electorate, "sums", sums)
+    monkeypatch.setattr(NearestNeighbourHistogram, "sums", sums)
     return found
 
 
@@ -219,8 +219,8 @@ def test_a_neighbouring_file_is_another_file_to_the_ledger(
 
 
 def test_the_noise_is_added_in_one_place_by_the_projects_own_mechanism() -> None:
-    source = (ROOT / "commands" / "privacy" / "ballots.py").read_text(encoding="utf-8")
-    assert source.count("electorate.sums(") == 1 and source.count(").release(sums") == 1
+    source = (ROOT / "commands" / "privacy" / "vote_releases.py").read_text(encoding="utf-8")
+    assert source.count("histogram.sums(") == 1 and source.count(").release(sums") == 1
     for path in (ROOT / "doppel" / "evolution").rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         assert "normal(" not in text and "gauss(" not in text, path

@@ -17,7 +17,7 @@ from datamodules.turn import Turn
 from doppel.errors import DataError, UserError
 from doppel.evolution.budget import STAGE, plan_beside, plan_votes
 from doppel.evolution.candidates import Candidate, fingerprint
-from doppel.evolution.votes import Electorate, NoisyVotes
+from doppel.evolution.votes import NearestNeighbourHistogram, NoisyVotes
 from doppel.nearest import Nearness
 from doppel.privacy.histogram import NoisyHistogram, unit_sums
 from doppel.privacy.ledger import Ledger
@@ -30,13 +30,14 @@ _EMBEDDED_TOGETHER = 2**16
 Embed = Callable[[Sequence[str]], NDArray[np.floating]]
 
 
-class Ballots:
-    """Noisy votes of private texts, each round paid for and drawn once: :class:`~doppel.evolution.evolve.Polls`.
+class VoteReleases:
+    """Noisy votes of private texts, each round paid for and drawn once: :class:`~doppel.evolution.evolve.VoteSource`.
 
     Formal guarantees:
-        A round is one Gaussian release of sensitivity 1 (:class:`~doppel.evolution.votes.Electorate`), its noise drawn
-        by :func:`~doppel.privacy.histogram.add_noise` from the operating system's entropy. σ is calibrated for all
-        rounds once; where a step is on file, it is the one that the file says, and a schedule of another length is
+        A round is one Gaussian release of sensitivity 1
+        (:class:`~doppel.evolution.votes.NearestNeighbourHistogram`), its noise drawn by
+        :func:`~doppel.privacy.histogram.add_noise` from the operating system's entropy. σ is calibrated for all rounds
+        once; where a step is on file, it is the one that the file says, and a schedule of another length is
         refused before anything is drawn. Ballots and sums stay in the memory of this process. The noisy sums leave it
         in the line of the ledger that pays for them: a process that is killed at any moment has either paid and
         released, or neither. A round that was paid for is read again, and its noise is never drawn a second time. A
@@ -134,7 +135,7 @@ class Ballots:
         if self._ledger is not None and not self._ledger.remaining(self._votes):
             self._ledger.spend(self._votes)  # refuses and says why, before the texts are embedded in vain
         votes_each, nearness = self._settings.votes_each, cast("Nearness", self._settings.nearness)
-        sums = self._electorate.sums(bins_BD, None if self._labels is None else labels, votes_each, nearness)
+        sums = self._histogram.sums(bins_BD, None if self._labels is None else labels, votes_each, nearness)
         told = {**asked, "votes_each": votes_each}
         return _votes(self._release(told, sums, self._votes, self.noise_multiplier))
 
@@ -174,14 +175,14 @@ class Ballots:
         return record
 
     @cached_property
-    def _electorate(self) -> Electorate:
+    def _histogram(self) -> NearestNeighbourHistogram:
         turns = self._turns
         parts = (
             self._embed([turn.utterance for turn in turns[start : start + _EMBEDDED_TOGETHER]])
             for start in range(0, len(turns), _EMBEDDED_TOGETHER)
         )
         labels = None if self._labels is None else [turn.label for turn in self._turns]
-        return Electorate(parts, [turn.unit for turn in turns], labels)
+        return NearestNeighbourHistogram(parts, [turn.unit for turn in turns], labels)
 
 
 def _votes(record: Mapping[str, Any]) -> list[float]:

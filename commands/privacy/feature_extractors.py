@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from datamodules.columns import Columns
 from datamodules.sources import content_digest, expand_path
@@ -14,8 +15,10 @@ from datamodules.turn import Turn
 from doppel.calibration import pool_bins, tree_vector
 from doppel.errors import UserError
 from doppel.lispress import is_valid
-from doppel.models import TextFeaturizer, minilm
 from doppel.topics import Codebook, Floats, make_codebook
+
+if TYPE_CHECKING:
+    from doppel.models import TextFeaturizer
 
 #: What votes are for; nobody reads them on a page.
 CLUSTERS = "clusters of samples"
@@ -23,8 +26,8 @@ CLUSTERS = "clusters of samples"
 _MAX_LENGTH = 256
 
 
-class Counted(ABC):
-    """Reads each text as something that has entries in the bins of a histogram.
+class FeatureExtractor(ABC):
+    """Extract of each text a feature that has entries in the bins of a histogram.
 
     Formal guarantees:
         What is read of a private text is a function of this text and of public things (or of samples of a private
@@ -46,12 +49,17 @@ class Counted(ABC):
     digest: str | None = None
 
     @abstractmethod
-    def read(self, texts: Sequence[str], alone: bool) -> list[str]:
-        """What each text is read as; empty where it cannot be drawn. ``alone``: each text by itself."""
+    def extract(self, texts: Sequence[str], independent: bool) -> list[str]:
+        """What each text is read as; empty where it cannot be drawn.
 
-    def read_private(self, turns: Sequence[Turn]) -> list[str]:
+        Args:
+            texts: Texts.
+            independent: Whether no text changes what another is read as: for private texts.
+        """
+
+    def extract_private(self, turns: Sequence[Turn]) -> list[str]:
         """Likewise of private turns, each by itself."""
-        return self.read([getattr(turn, self.field) or "" for turn in turns], True)
+        return self.extract([getattr(turn, self.field) or "" for turn in turns], True)
 
     @abstractmethod
     def bins(self, readings: Sequence[str]) -> dict[str, float]:
@@ -62,12 +70,12 @@ class Counted(ABC):
         """Entries of what was read, of L2 norm at most 1."""
 
 
-class Trees(Counted):
+class Trees(FeatureExtractor):
     """Function types of trees that a model wrote."""
 
     what, of, field = "function types", "trees", "parse"
 
-    def read(self, texts: Sequence[str], alone: bool) -> list[str]:
+    def extract(self, texts: Sequence[str], independent: bool) -> list[str]:
         """The trees, if they are well-formed."""
         return [text if is_valid(text) else "" for text in texts]
 
@@ -95,16 +103,18 @@ class ParsedTrees(Trees):
         self.parser = load_parser(parser)
         self.digest = content_digest(str(parser))
 
-    def read(self, texts: Sequence[str], alone: bool) -> list[str]:
+    def extract(self, texts: Sequence[str], independent: bool) -> list[str]:
         """What the parser reads, where it is well-formed."""
-        self.parser.max_rows = 1 if alone else 256
+        self.parser.max_rows = 1 if independent else 256
         distinct = [text for text in dict.fromkeys(texts) if text]
-        read = self.parser.annotate(distinct, progress=not alone)  # a bar would tell how many private texts differ
+        read = self.parser.annotate(
+            distinct, progress=not independent
+        )  # a bar would tell how many private texts differ
         tree_of = dict(zip(distinct, read, strict=True))
-        return super().read([tree_of.get(text, "") for text in texts], alone)
+        return super().extract([tree_of.get(text, "") for text in texts], independent)
 
 
-class TopicsOf(Counted):
+class TopicsOf(FeatureExtractor):
     """The nearest topic of a codebook, which is made once and kept.
 
     Args:
@@ -119,7 +129,7 @@ class TopicsOf(Counted):
         UserError: The codebook that there is has another number of topics.
     """
 
-    what, option, speaks = "topics", "--num-topics", True
+    what, option, name_topics = "topics", "--num-topics", True
     label: str | None = "label"
 
     def __init__(
@@ -132,17 +142,17 @@ class TopicsOf(Counted):
                 f"{self.option} {found}; another release would be spent on top"
             )
 
-    def read(self, texts: Sequence[str], alone: bool) -> list[str]:
+    def extract(self, texts: Sequence[str], independent: bool) -> list[str]:
         """Names of topics; makes the codebook of these texts if there is none."""
         if not self.path.exists():
             num_topics, public, columns, encoder, seed = self._made
             own = [text for text in texts if text]
             if public is not None:
                 own = [turn.utterance for turn in read_turns(expand_path(public), "utterance", columns=columns)]
-            make_codebook(own, embed(own, encoder), num_topics, encoder, seed, self.speaks).save(self.path)
+            make_codebook(own, embed(own, encoder), num_topics, encoder, seed, self.name_topics).save(self.path)
         book = Codebook.load(self.path)
         self.digest = content_digest(str(self.path))
-        names = iter(book.nearest(embed([text for text in texts if text], book.encoder, alone)))
+        names = iter(book.nearest(embed([text for text in texts if text], book.encoder, independent)))
         return [next(names) if text else "" for text in texts]
 
     def bins(self, readings: Sequence[str]) -> dict[str, float]:
@@ -161,7 +171,7 @@ class ClustersOf(TopicsOf):
     post-processing of a model that the scope has paid for. Clusters have numbers for names, and label no sample.
     """
 
-    what, option, speaks = CLUSTERS, "--num-clusters", False
+    what, option, name_topics = CLUSTERS, "--num-clusters", False
     label = None
 
 
@@ -182,4 +192,6 @@ def embed(texts: Sequence[str], encoder: str, independent: bool = False) -> Floa
 
 @lru_cache(maxsize=2)
 def _encoder(name: str) -> TextFeaturizer:
+    from doppel.models import TextFeaturizer, minilm  # imported here: a page reads names of this module without torch
+
     return TextFeaturizer(minilm() if name == "minilm" else name, pooling="mean", max_length=_MAX_LENGTH)

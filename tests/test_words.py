@@ -1,0 +1,52 @@
+"""Documents use the field's standard terms: home-made words for the same things stay out of the covered files."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from markdown_blocks import ROOT
+
+#: Files that are covered; code blocks and names in backticks are left out.
+COVERED = sorted(
+    file
+    for pattern in ("*.md", "docs/**/*.md", "docs/**/*.jinja", "configs/**/*.yaml", "models/**/*.md", "studies/**/*.md")
+    for file in ROOT.glob(pattern)
+    if file.name != "reference.md"  # made of docstrings
+)
+#: Home-made phrase, as a pattern → the field's term.
+WORDS = {
+    r"nats a (word|token)": "cross-entropy per word (nats)",
+    r"(by|to) MiniLM": "MAUVE (MiniLM)",
+    r"expects? (the samples )?less": "above the human 95th-percentile loss",
+    r"of (two|three|five|\d) draws": "std over n resamples, or seeds",
+    r"own-tree match": "round-trip parse match",
+    r"coin of its own|by (a|the toss of a) coin": "Poisson sampling; a coin flip",
+    r"a unit more|one unit more": "sensitivity ≤ 1",
+    r"drowns?|drowned": "below the noise",
+    r"paid for|pays? for|free of ε|costs? no(thing)? ε|no further ε": "charged; no additional privacy cost",
+    r"dealt out anew|dealt anew": "shuffled baseline",
+    r"\b(private|public|human|training|\d+) turns\b": "requests",
+    r"(?<!low-rank )\badapters\b": "LoRA",
+    r"SIGNED OFF": "VERIFIED",
+    r"the law of": "the same distribution",
+    r"as near as it gets": "compare with the human column",
+    r"who(m|se)? (a text|it) votes": "vote",
+    r"\b(commonest|likeliest)\b": "most frequent, most likely",
+    r"(goes|gone|go|going) on from": "resume",
+    r"borders? of words": "word boundaries",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", COVERED, ids=lambda path: str(path.relative_to(ROOT)))
+def test_standard_terms(path: Path) -> None:
+    text = re.sub(r"^```.*?^```$|`[^`\n]+`", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
+    text = " ".join(text.split())
+    found = {match[0]: term for pattern, term in WORDS.items() for match in re.finditer(pattern, text, re.IGNORECASE)}
+    assert found == {}, "left: what stands there; right: the standard term"
+
+
+@pytest.mark.parametrize("phrase", ["7.6 nats a word", "votes drown", "it costs no ε", "free of ε", "SIGNED OFF"])
+def test_a_home_made_word_is_found(phrase: str) -> None:
+    assert any(re.search(pattern, phrase, re.IGNORECASE) for pattern in WORDS)
