@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from commands.run.execute import run_here
 from commands.run.experiment import load
-from commands.run.local import run_here
 from commands.run.slurm import load_site
 from commands.run.values import read_values
 from commands.run.work import begin, make_folder, write

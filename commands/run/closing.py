@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from commands.run.local import minutes
+from commands.run.execute import minutes
 from commands.run.readiness import trainings_of
 from commands.run.settings import systems_of
 from commands.run.work import Work

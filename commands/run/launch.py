@@ -11,10 +11,10 @@ from typing import Any
 from commands.lightning.own_code import find_here
 from commands.run.advice import check_configs, check_data, check_that_files_are_there, tell_ready
 from commands.run.closing import tell_result
+from commands.run.execute import run_here
 from commands.run.experiment import load
 from commands.run.grid import Mode, name_points, run_grid
 from commands.run.jobs import submit_run
-from commands.run.local import run_here
 from commands.run.slurm import load_site
 from commands.run.values import Point, read_grid, read_values
 from commands.run.work import Work, begin, make_folder, write

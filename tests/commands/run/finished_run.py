@@ -17,7 +17,7 @@ from tiny_model import PAIRS
 
 import cli
 from commands.privacy import feature_extractors
-from commands.run import local
+from commands.run import execute
 from commands.run import work as work_module
 from commands.run.experiment import load
 from commands.run.slurm import load_site
@@ -94,7 +94,7 @@ def embed(texts: Sequence[str], encoder: str, independent: bool = False) -> NDAr
 
 def draw(run: Path, *words: str) -> int:
     """``python cli.py sample RUN WORDS`` in this process."""
-    with mock.patch.object(local, "run_stage", stage_here), mock.patch.dict(os.environ):
+    with mock.patch.object(execute, "run_stage", stage_here), mock.patch.dict(os.environ):
         return cli.main(["sample", str(run), *words])
 
 

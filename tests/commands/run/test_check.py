@@ -20,10 +20,10 @@ from commands.run import advice, estimate
 from commands.run import work as work_module
 from commands.run.checks import refuse_to_mix
 from commands.run.closing import next_commands
+from commands.run.execute import run_stage
 from commands.run.experiment import load, save, shipped
 from commands.run.readiness import FEW_STEPS, LARGE_RATE, Readiness, readiness, trainings_of
 from commands.run.recipes import steps_of
-from commands.run.run_stage import run_stage
 from commands.run.slurm import load_site
 from commands.run.sources import check_files
 from commands.runs import yaml_files
