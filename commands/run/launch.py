@@ -15,10 +15,13 @@ from commands.run.execute import run_here
 from commands.run.experiment import load
 from commands.run.grid import Mode, name_points, run_grid
 from commands.run.jobs import submit_run
-from commands.run.slurm import load_site
+from commands.run.recipes import steps_of
+from commands.run.settings import Experiment
+from commands.run.slurm import Site, load_site, queued
+from commands.run.sources import check_sources
 from commands.run.values import Point, read_grid, read_values
-from commands.run.work import Work, begin, make_folder, write
-from commands.runs.run_folder import hold
+from commands.run.work import Work, make_folder, settle, write
+from commands.runs.run_folder import has_begun, hold
 from doppel.errors import UserError
 
 
@@ -101,6 +104,20 @@ def run(
         return execute(work, mode, is_verbose=verbose)
 
     return run_grid(name_points(read_grid(grid)), make, go, folder, cluster, mode, not no_check)
+
+
+def begin(experiment: Experiment, run: Path, site: Site) -> Work:
+    """What an experiment has to do in a folder.
+
+    Raises:
+        UserError: The folder was begun with other settings.
+    """
+    known = {file.stem: queued(run, file.stem) for file in (run / "slurm").glob("*.job")}
+    jobs = {name: job for name, job in known.items() if job is not None}
+    is_anew = not has_begun(run) and not jobs  # what a failed start left binds nobody
+    check_sources(experiment)
+    settled, repeated = settle(experiment, run, is_anew)
+    return Work(settled, run, site, steps_of(settled, run, site.overlays), is_anew, repeated, jobs)
 
 
 def execute(work: Work, mode: Mode, check: bool = True, is_verbose: bool = False) -> int:
