@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from commands.lightning.own_code import find_here
-from commands.run.advice import check_configs, check_data, check_that_files_are_there, tell_ready
+from commands.run.advice import check_configs, check_data, check_that_files_are_there
 from commands.run.closing import tell_result
 from commands.run.execute import run_here
 from commands.run.experiment import load
@@ -144,9 +144,11 @@ def execute(work: Work, mode: Mode, check: bool = True, is_verbose: bool = False
                 tell_result(work, time.time() - start, is_verbose)
             return status
     if mode == "check":
-        num_units = check_data(work)
+        found = check_data(work)
         check_configs(work)
-        tell_ready(work, num_units)
+        from commands.run.estimate import tell_ready  # and what trains
+
+        tell_ready(work, found)
         return 0
     if mode == "dry-run":
         check_that_files_are_there(work)

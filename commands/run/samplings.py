@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from commands.run.context import Run, file_of, read
-from commands.run.lengths import longest_utterance
+from commands.run.reference import longest_utterance
 from commands.run.trainings import Shares, grammar_of, merged
 from commands.runs.steps import ANNOTATED, PUBLIC_TREES, File, Role, Step
 from commands.runs.system import BASE_MODEL, MODEL_FILES, System, pool_of

@@ -16,12 +16,12 @@ import torch
 from run_folders import end_step
 
 import cli
-from commands.run import advice, estimate, launch
+from commands.run import estimate, launch
 from commands.run.checks import refuse_to_mix
 from commands.run.closing import next_commands
 from commands.run.execute import run_stage
 from commands.run.experiment import load, save, shipped
-from commands.run.readiness import FEW_STEPS, LARGE_RATE, Readiness, readiness, trainings_of
+from commands.run.forecast import FEW_STEPS, LARGE_RATE, Readiness, readiness, trainings_of
 from commands.run.recipes import steps_of
 from commands.run.slurm import load_site
 from commands.run.sources import check_files
@@ -341,4 +341,4 @@ def test_operations_a_second_are_those_of_the_product() -> None:
     ],
 )
 def test_a_range_is_told_in_minutes_or_hours(least: float, most: float, told: str) -> None:
-    assert advice._range(least, most) == told
+    assert estimate._range(least, most) == told
