@@ -15,8 +15,8 @@ from commands.privacy.histogram import read_labels
 from commands.run.asked_for import check_trees, oversample_of, topic_of
 from commands.run.code_copy import version
 from commands.run.context import Wanted
+from commands.run.execute import minutes, run_here
 from commands.run.experiment import load, save
-from commands.run.local import minutes, run_here
 from commands.run.recipes import draw as draw_steps
 from commands.run.settings import Experiment, Topics, systems_of
 from commands.runs import systems

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from commands.run.context import Run, file_of
-from commands.run.trainings import prompts_of
+from commands.run.samplings import prompts_of
 from commands.runs.steps import File, Step
 from commands.runs.system import System, candidates_of
 from commands.runs.yaml_files import Settings

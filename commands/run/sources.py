@@ -17,9 +17,8 @@ from commands.page.names import read_names
 from commands.page.supported import read_supported
 from commands.privacy.evolution_settings import GRAMMAR
 from commands.privacy.histogram import read_labels
-from commands.run.lengths import foreign, over_long
+from commands.run.reference import foreign, over_long, unslotted
 from commands.run.settings import Experiment, Topics, systems_of
-from commands.run.unslotted import unslotted
 from commands.runs.private_files import learnt_from, of_experiment
 from commands.runs.system import BASE_MODEL, System
 from commands.runs.yaml_files import ROOT

@@ -14,9 +14,9 @@ import yaml
 
 from commands.run.closing import tell_result
 from commands.run.experiment import load
+from commands.run.launch import begin
 from commands.run.recipes import steps_of
 from commands.run.slurm import load_site
-from commands.run.work import begin
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 from tests.run_folders import spec
