@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +31,21 @@ PAGES = {
 def written(template: str) -> str:
     """A page, by its template, in which ``table`` and ``value`` read the files: no number is typed twice."""
     made = Environment(loader=FileSystemLoader(HERE), undefined=StrictUndefined, keep_trailing_newline=True)
-    return made.get_template(template).render(table=table, value=value, inf=math.inf)
+    text = made.get_template(template).render(table=table, value=value, inf=math.inf)
+    return "\n\n".join(map(_wrapped, text.rstrip().split("\n\n"))) + "\n"
+
+
+def _wrapped(block: str) -> str:
+    """A paragraph or list of a page at one width; tables, headings and figures as they are."""
+    if not block or block.lstrip()[0] in "|#<!":
+        return block.strip("\n")
+    items = [" ".join(item.split()) for item in re.split(r"\n(?=- )", block.strip())]
+    indents = ["  " if item.startswith("- ") else "" for item in items]
+    fill = textwrap.TextWrapper(145, break_long_words=False, break_on_hyphens=False)
+    lines = []
+    for item, fill.subsequent_indent in zip(items, indents, strict=True):
+        lines += fill.wrap(item)
+    return "\n".join(lines)
 
 
 def table(file: str, rows: str, metrics: str, *, paper: bool = False, **settings: Any) -> str:
