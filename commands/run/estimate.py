@@ -57,7 +57,7 @@ def tell_ready(work: Work, found: Mapping[str, Readiness | Outlook]) -> None:
             if num_trained > _MANY_WEIGHTS:
                 say(
                     f"   warning  {used.name} trains {num_trained / 1e6:.0f} million weights, each with its "
-                    "gradient, noise and means of the optimiser: take adapters (--set model.lora.rank=8), which "
+                    "gradient, noise and means of the optimiser: take LoRA (--set model.lora.rank=8), which "
                     "take a hundredth of that"
                 )
         else:

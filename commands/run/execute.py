@@ -67,7 +67,7 @@ def run_here(run: Path, steps: Sequence[Step], python: str = sys.executable, is_
             status = run_stage(step.kind, marks[step.name], command, PLACE, stdout, is_worth_it)
         if status:
             why = {75: "was preempted", 130: "was interrupted"}.get(status, f"failed with status {status}")
-            sys.stderr.write(f"error: {step.name} {why}, see above; the same command goes on from there\n")
+            sys.stderr.write(f"error: {step.name} {why}, see above; the same command resumes there\n")
             return status
         spent += _weight(step)
         is_measured = is_measured or step.kind != "tool"  # which says nothing of how long a training takes
@@ -206,7 +206,7 @@ class _Failures:
         """Refuse to start where two starts like this one have failed."""
         if self._file.is_file() and self._file.read_text(encoding="utf-8") == self._line * 2:
             raise UserError(
-                f"{self._file.parent.name} has failed twice at the same place, and each start pays for a step: nothing "
+                f"{self._file.parent.name} has failed twice at the same place, and each start spends a step: nothing "
                 f"was started. Mend what the last message said; then delete {self._file}, and give the command again"
             )
 

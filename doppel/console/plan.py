@@ -25,8 +25,8 @@ from doppel.privacy.accounting import (
 from doppel.privacy.spec import DPPlan, note_on_delta, usual_batch_size
 from doppel.privacy.spec import plan as make_plan
 
-#: What was measured: noise of all steps over the largest signal, of which run, and its MAUVE by MiniLM, of which human
-#: turns have .97 (one-stage with the shipped base; ``docs/results/judged.csv``, ``docs/results/small-data.csv``).
+#: What was measured: noise of all steps over the largest signal, of which run, and its MAUVE (MiniLM), of which human
+#: requests have .97 (one-stage with the shipped base; ``docs/results/judged.csv``, ``docs/results/small-data.csv``).
 _MEASURED = ((0.60, "10,060 requests at ε = 3", 0.71), (3.04, "2,000 requests at ε = 3", 0.385))
 #: Below a third of the least that was measured the noise is good; above the most that was, nothing good is known of it.
 _GOOD, HOPELESS = 0.2, 3.1
@@ -123,23 +123,22 @@ def _trained(name: str, shape: list[int], lora: int | None) -> int:
 
 
 def in_words(noise_over_training: float) -> str:
-    """Whether the noise of a plan is good, and what to change if it is not.
+    """Say how large the noise of a plan is, by the nearest measured run, and what to change; promise nothing.
 
     Args:
         noise_over_training: Norm of the noise of all steps over the largest signal.
     """
     more = "more units, a larger epsilon or batch, or fewer trained parameters (lora)"
     near = min(_MEASURED, key=lambda measured: abs(math.log(noise_over_training / measured[0])))
-    told = f"the nearest measured run, {near[1]} ({near[0]:.2g} times), reached {near[2]:.2g} of the .97 of human turns"
+    told = f"nearest measured run: {near[1]}, {near[0]:.2g} times, MAUVE (MiniLM) {near[2]:.2g} (human .97)"
     if noise_over_training <= _GOOD:
-        level, then = "good", "so samples will follow your data"
+        level, then = "good", f"less than in any measured run; {told}"
     elif noise_over_training <= HOPELESS:
-        level = "fair" if near is _MEASURED[0] else "borderline"
-        then = f"and {told} (MAUVE by MiniLM); what helps is {more}"
+        level, then = "fair" if near is _MEASURED[0] else "borderline", f"{told}; what helps is {more}"
     else:
-        level, then = "hopeless", f"more than of any run that was measured, so samples are those of the base: {told}"
+        level, then = "hopeless", f"more than in any measured run, so samples are those of the base; {told}"
         then += f"; what helps is {more}"
-    return f"The noise is {level}: {noise_over_training:.2g} times the largest signal, {then}."
+    return f"The noise is {level}: {noise_over_training:.2g} times the largest possible signal; {then}."
 
 
 def over_training(spec: DPPlan, num_parameters: int) -> float:
