@@ -44,39 +44,37 @@ class DialogueDataModule(TrainingDataModule):
             for the embedded grammar. ``$VARIABLE`` is filled in.
         val_path: Validation file, likewise; null for none.
         test_path: Test file, likewise; null for none.
-        unit: What the guarantee protects: one ``utterance``, all turns of a ``dialogue`` together, or all of a
-            ``user``, whom the column ``unit`` names. Null: an utterance, of a file that does not say whose turns it
-            holds, or has one of each; another one is refused until this is given. Public files are read as utterances.
-        batch_size: Expected number of units in a logical batch, over all ranks. Null: a twentieth of the units,
-            which is a function of their public number (:func:`~doppel.privacy.spec.usual_batch_size`).
-        max_tokens_per_micro_batch: Bound on rows times padded length that go through the model at once.
-        truncate: Cut an utterance that is longer than the model's ``max_length`` at that length. False: such a row
-            keeps its place and teaches nothing. Prompts and trees are never cut
-            (:func:`~datamodules.encoded_turns.encode_turns`).
-        max_turns_per_unit: Turns that represent a unit in a step, at most; a longer unit is represented by a
-            uniform choice, new in each step. Public. Null: 1 for utterances, 4 for dialogues and users. A model that
-            writes several rows for a turn has as many times more rows, which the privacy specification tells.
-        sampling: ``poisson`` as the guarantee demands, or ``shuffle`` (fixed size) for runs that make no
-            claim.
-        columns: Which column holds the text, the labels, the unit and the tree; null for the usual names. Validation
-            and test files may also have these.
-        is_public: Whether all files are public, as those of the embedded grammar are: they may then be trained on
-            without privacy, and metrics on them may leave the process.
-        val_is_public: Whether the validation file is public, so that metrics on it may leave the process. One that says
-            what the training file does is refused.
+        unit: What the guarantee protects: one ``utterance``, all rows of a ``dialogue``, or all of a ``user``, named by
+            the column ``unit``. Null: an utterance, for files without such a column or with one row for each name;
+            others are refused until this is given. Public files are read as utterances.
+        batch_size: Expected number of units in a logical batch, B, over all ranks. Null: a twentieth of the units, a
+            function of their public number (:func:`~doppel.privacy.spec.usual_batch_size`).
+        max_tokens_per_micro_batch: Token budget of a micro-batch: rows times padded length.
+        truncate: Cut requests longer than the model's ``max_length``. False: such a row keeps its place and contributes
+            zero. Prompts and trees are never cut (:func:`~datamodules.encoded_turns.encode_turns`).
+        max_turns_per_unit: Rows per unit and step, at most; longer units are subsampled uniformly, anew in each step.
+            Public. Null: 1 for utterances, 4 for dialogues and users. A model that writes several rows for an example
+            has as many times more, which the DP plan states.
+        sampling: ``poisson`` as the guarantee requires, or ``shuffle`` (fixed size) for runs without a claim.
+        columns: Which columns hold the text, labels, unit and tree; null: the usual names. Validation and test files
+            may also have these.
+        is_public: Whether all files are public, as those of the embedded grammar are: training without privacy and
+            logging of metrics are then allowed.
+        val_is_public: Whether the validation file is public, so that its metrics may be logged. A copy of the training
+            file is refused.
         test_is_public: Whether the test file is public, likewise.
-        limit_train_units: Train on the first units only, at most this many. Not in a private run, where a unit more
-            would take the place of another: use ``keep_share``.
-        limit_val_turns: Validate and test on the first turns only, at most this many.
-        sampling_seed: For tests only: a fixed seed makes the sample predictable and voids the guarantee.
-        keep_function: Train only on the turns whose tree calls this function: a call head such as ``WeatherQueryApi``,
-            or the start of one and a star, ``EventOnDate*``. Evaluation data stay whole.
-        shuffle_trees: A seed: permute the trees over the utterances before training. A diagnostic: the guarantee is
-            then one for the shuffled rows, not for people (see :class:`~datamodules.selection.Selection`).
-        keep_share: Train on about this share of the units, chosen by a hash of their names, or of what they hold where
-            the unit is ``utterance``.
-        redact: What is hidden of each training row before it is tokenised; null for nothing. It is no privacy and no
-            part of the guarantee (see :class:`~datamodules.redaction.Redaction`). Evaluation data stay whole.
+        limit_train_units: Train on at most this many first units. Refused in a private run, where one more unit would
+            displace another: use ``keep_share``.
+        limit_val_turns: Validate and test on at most this many first requests.
+        sampling_seed: For tests only: a fixed seed makes the Poisson sample predictable and voids the guarantee.
+        keep_function: Train only on requests whose tree calls this function: a call head such as ``WeatherQueryApi``,
+            or a prefix and a star, ``EventOnDate*``. Evaluation data stay whole.
+        shuffle_trees: A seed: permute the trees over the requests before training. A diagnostic: ε is then that of the
+            shuffled rows, not of people (see :class:`~datamodules.selection.Selection`).
+        keep_share: Train on about this share of the units, selected by a hash of their names, or of their content for
+            ``utterance``.
+        redact: What is masked in each training row before tokenisation; null: nothing. No part of the guarantee (see
+            :class:`~datamodules.redaction.Redaction`). Evaluation data stay whole.
     """
 
     def __init__(

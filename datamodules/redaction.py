@@ -40,15 +40,15 @@ class Redaction:
         What cannot be checked: that a list of words was not made of the private rows.
 
     Attributes:
-        level: Share of a row's words that is hidden because they tell most, rounded up.
-        sensitive: Public file of texts of the sensitive kind, of which the ranker learns. Null: level is 0.
+        level: Share of a row's words to mask, those that tell most, rounded up.
+        sensitive: Public file of sensitive texts, from which the ranker learns. Null: level is 0.
         safe: Public file of other texts, likewise.
-        words: Text file of words and phrases that are always hidden, one a line; a tab and ``person``, ``city`` or
+        words: Text file of words and phrases that are always masked, one per line; a tab and ``person``, ``city`` or
             ``venue`` may follow.
         patterns: Some of ``email``, ``phone`` and ``number``.
-        entities: Hide names, dates and sums that a spaCy model finds.
-        pseudonyms: Put made-up names in place of what lists, patterns and names have a kind for; the same for the same
-            one, under the key of the fingerprints.
+        entities: Mask names, dates and sums that a spaCy model finds.
+        pseudonyms: Replace masked names with made-up ones of the same kind, the same for the same name, keyed by the
+            key of the fingerprints.
     """
 
     level: float = 0.0

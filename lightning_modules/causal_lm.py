@@ -73,37 +73,36 @@ class CausalLM(LogicalBatchModule):
 
     Args:
         base_model: Folder or hub name of any Hugging Face causal LM, such as ``models/base`` or ``gpt2``.
-        source: Field of the turn that serves as the prompt; null for an unconditional model.
-        target: Field of the turn that the model learns to write.
-        init: ``pretrained`` loads the weights of ``base_model``; ``random`` takes its architecture alone.
-        init_weights: Run folder or checkpoint of a Doppel model with the same ``base_model``, whose weights training
-            starts from: a warm start, such as from public turns. Whatever these weights were trained on must be public,
-            or paid for in a ledger: this run's ε does not cover it. Weights that ``ckpt_path`` names win over them.
-            ``$VARIABLE`` is filled in.
+        source: Field of the example used as the prompt; null for an unconditional model.
+        target: Field of the example that the model learns to write.
+        init: ``pretrained`` loads the weights of ``base_model``; ``random`` uses its architecture only.
+        init_weights: Run folder or checkpoint of a Doppel model with the same ``base_model`` to start from, such as one
+            trained on public requests. What these weights were trained on must be public or charged in a ledger: this
+            run's ε does not cover it. Weights of ``ckpt_path`` win over them. ``$VARIABLE`` is filled in.
         max_length: Longest example in tokens; longer ones contribute zero (they are never dropped). A private training
-            tries a row of this length before its first step, so it is no larger than texts need: where a model has
-            fewer positions, as many as it has; null for all of them.
-        loss_divisor: Divides the sum of a row's token losses; null for the row's own number of tokens, as the paper's
-            code does.
-        task_prefix: Whether every prompt names what is to be written, see :class:`~datamodules.codec.Codec`. The
-            shipped base model was trained so; the paper's prompts have no such name.
+            tries a row of this length before its first step. Null: all positions of the model, as also where it has
+            fewer.
+        loss_divisor: Public constant that divides the sum of a row's token losses; null: the row's own number of
+            tokens, as in the paper's code.
+        task_prefix: Whether each prompt starts with the type of text, see :class:`~datamodules.codec.Codec`. The
+            shipped base model was trained so; the paper has no such prefix.
         linearisation: How parse trees are written: ``raw``, or ``spaced`` with a space inside each quote, so that names
-            are cut into the same tokens as in the utterance. A model keeps what it was trained with.
-        slots: A table of slots: names that a tree quotes, and that its utterance says, become ``person1``, ``event1``
-            and so on before the model reads them, and public names fill these in its samples
-            (:class:`~datamodules.codec.Codec`). ``shipped`` for the embedded grammar, SMCalFlow, TreeDST and SGD, or a
-            YAML file of your own (:class:`~doppel.grammar.slot_table.SlotTable`); null trains on names as they are, as
-            the paper does. A model without trees has no slots.
+            have the same tokens as in the request. A model keeps what it was trained with.
+        slots: Table of placeholders: names quoted by a tree become ``person1``, ``event1``, … in tree and request
+            before training, and public names replace them in samples (:class:`~datamodules.codec.Codec`). ``shipped``
+            suits the embedded grammar, SMCalFlow, TreeDST and SGD; or a YAML file of your own
+            (:class:`~doppel.grammar.slot_table.SlotTable`); null trains on names, as the paper does. Models without
+            trees have no placeholders.
         dropout: Overrides the dropout probabilities of the base model; null keeps them.
-        lora: Trains low-rank adapters alone and keeps the base model as it is; null trains every weight.
-        activation_checkpointing: Keeps only the inputs of the model's blocks for the backward pass and computes the
-            rest again there: less memory, about a third more time. A private training holds more of the layers that it
-            trains: there fewer tokens at a time (``max_tokens_per_micro_batch``) save memory without that time.
+        lora: Train low-rank adapters (LoRA) only; null trains every weight.
+        activation_checkpointing: Recompute activations of the model's blocks in the backward pass: less memory, about a
+            third more time. A private training keeps more of the layers that it trains: there a smaller
+            ``max_tokens_per_micro_batch`` saves memory without that time.
         optimizer: Optimiser; AdamW with rate 2e-3 and no weight decay by default.
         lr_scheduler: Scheduler, stepped once per logical batch; constant by default.
         sampling: How ``predict`` and ``test`` sample text.
-        test_metrics: Whether ``test`` also samples one text for each test example and compares the two sets.
-        test_featurizer: Model whose features MAUVE compares in ``test``; null leaves MAUVE out.
+        test_metrics: Whether ``test`` also samples one text per test example and compares the two sets.
+        test_featurizer: Feature model of MAUVE in ``test``; null: no MAUVE.
     """
 
     def __init__(

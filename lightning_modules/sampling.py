@@ -30,28 +30,26 @@ class SamplingArguments:
     """How text is sampled.
 
     Args:
-        num_beams: 1 samples token by token from the model's distribution; more are the beams of Hugging Face's
-            multinomial beam search, which is slower and likes the likeliest texts (5 for utterances in Mireshghallah et
-            al., 2023, section 4.3).
-        top_k: Candidates kept at each token; 0 keeps all of them.
+        num_beams: 1 samples token by token; more use Hugging Face's multinomial beam search, which is slower and
+            favours the most likely texts (5 for utterances in Mireshghallah et al., 2023, section 4.3).
+        top_k: Candidates kept at each token; 0 keeps all.
         top_p: Probability mass of the nucleus kept at each token; 1 keeps all of it.
-        temperature: Divides the logits; below 1 the samples are more alike, above 1 more varied.
-        max_new_tokens: Longest target in tokens; null goes on until the model's last position.
-        seed: Names the random streams. One seed draws the same samples again only if the batches and ``max_rows``
-            are the same; give each repetition of an experiment its own.
-        max_rows: Most rows of tokens that go through the model together, num_beams for each text: more are faster on
-            a large GPU, and need more memory.
-        redraws: How often a text that is no sample (cut off, empty, with a broken character, an utterance with a tree
-            in it, a malformed tree) is drawn again for its prompt before it is given up, see
-            :func:`draw_samples`; null keeps every text, as the paper does.
-        min_words: Fewest words of an utterance that is a sample; a public bound, which the data do not choose.
-        grammar: Lets a model of parse trees write well-formed Lispress alone; a tree that does not end within
-            max_new_tokens is no sample. A CSV table of a public API
-            (:func:`doppel.lispress.api_table.read_api_names`), public trees as JSON lines
-            (:func:`doppel.lispress.tree_names.read_tree_names`), or a list of such files: their names alone.
-            Null writes freely, as the paper does. In an experiment ``reference``, the default, stands for the trees of
-            the public reference. Privacy: a public grammar is post-processing and costs nothing; never make one from
-            the private data.
+        temperature: Divides the logits; lower values give less diverse samples.
+        max_new_tokens: Longest target in tokens; null: up to the model's last position.
+        seed: Names the random streams. Samples repeat only with the same seed, batches and ``max_rows``; use a
+            different one for each repetition of an experiment.
+        max_rows: Rows per forward pass, ``num_beams`` for each text: more are faster on a large GPU and need more
+            memory.
+        redraws: How often a rejected text (cut off, empty, with a broken character, a tree where words belong, a
+            malformed tree) is drawn again for its prompt, see :func:`draw_samples`; null keeps every text, as the paper
+            does.
+        min_words: Fewest words of an accepted request; a public bound.
+        grammar: Restrict a model of parse trees to well-formed Lispress with the names of a CSV table of a public API
+            (:func:`doppel.lispress.api_table.read_api_names`), of public trees as JSON lines
+            (:func:`doppel.lispress.tree_names.read_tree_names`), or of a list of such files. A tree that does not end
+            within max_new_tokens is rejected. Null: no restriction, as in the paper. In an experiment ``reference``,
+            the default, stands for the trees of the public reference. A public grammar is post-processing; never make
+            one from private data.
     """
 
     num_beams: int = 1

@@ -178,6 +178,7 @@ def _with(monkeypatch: pytest.MonkeyPatch, source: Path, digest: str) -> list[Pa
     return asked
 
 
+@pytest.mark.slow
 def test_the_folder_appears_whole_from_any_state_and_is_made_once(
     folder: str, source: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+_RANKED = 2048  # likeliest tokens in which a nucleus is looked for first: it is rarely larger
 _SLACK = 8  # candidates beyond top_k, where scores that tie with the last of them may lie
 
 
@@ -26,6 +27,8 @@ def candidates(scores: Tensor, top_k: int, top_p: float) -> tuple[Tensor, Tensor
     k = min(top_k, size) if top_k > 0 else size
     if k == size and top_p >= 1:
         return scores, torch.arange(size, device=scores.device).expand(scores.shape)
+    if k == size:
+        return _nucleus(scores, top_p)
     width = min(k + _SLACK, size)
     kept, ids = scores.topk(width)
     last = kept[..., k - 1 : k]
@@ -40,6 +43,17 @@ def candidates(scores: Tensor, top_k: int, top_p: float) -> tuple[Tensor, Tensor
         cut[..., :1] = False
         kept = kept.masked_fill(cut, -torch.inf)
     return kept, ids
+
+
+def _nucleus(scores: Tensor, top_p: float) -> tuple[Tensor, Tensor]:
+    """The nucleus of all scores, looked for among the likeliest first: to rank a large vocabulary takes long."""
+    norm, width = scores.logsumexp(-1, keepdim=True), min(_RANKED, scores.shape[-1])
+    kept, ids = scores.topk(width)
+    while width < scores.shape[-1] and bool(((kept - norm).exp().sum(-1) < top_p).any()):
+        width = min(4 * width, scores.shape[-1])
+        kept, ids = scores.topk(width)
+    shares = (kept - norm).exp()
+    return kept.masked_fill(shares.cumsum(-1) - shares >= top_p, -torch.inf), ids
 
 
 def draw(scores: Tensor, points: Tensor | None = None) -> Tensor:

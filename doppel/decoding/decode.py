@@ -188,7 +188,11 @@ class DecodingBatch:
         if rule.temperature != 1:
             scores_RV = scores_RV / rule.temperature
         kept_RK, ids_RK = candidates(scores_RV, rule.top_k, rule.top_p)
-        self._last_R = ids_RK.gather(1, draw(kept_RK, self._points())).flatten()
+        points_R1 = self._points()
+        if points_R1 is not None and rule.top_p < 1:  # a stream's number means a place in the order of the vocabulary
+            order_RK = ids_RK.argsort(-1)
+            kept_RK, ids_RK = kept_RK.gather(1, order_RK), ids_RK.gather(1, order_RK)
+        self._last_R = ids_RK.gather(1, draw(kept_RK, points_R1)).flatten()
         self._filled_R = self._filled_R + 1
         ended = {}
         for row, token in enumerate(self._last_R.tolist()):

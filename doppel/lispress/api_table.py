@@ -38,8 +38,7 @@ def read_api_names(paths: Sequence[str | Path]) -> ApiNames:
             rows = list(csv.reader(line for _, line in read_lines(file, ".csv")))
         except DataError as error:
             raise UserError(
-                f"cannot read the API table, {error}; name a CSV file of functions, such as smcalflow/api_types.csv, "
-                "or 'lispress' for the notation alone"
+                f"cannot read the API table, {error}; name a CSV file of functions, such as smcalflow/api_types.csv"
             ) from None
         before = len(functions)
         for number, row in enumerate(rows, start=1):

@@ -26,7 +26,7 @@ class LoraArguments:
 
     Args:
         rank: Rank of B A; a layer of n inputs and m outputs has rank * (n + m) trainable parameters.
-        alpha: Scale of the adapters, divided by the rank.
+        alpha: Scale of B A, divided by the rank.
         dropout: Dropout probability in front of A.
         target_modules: Names of the linear layers to adapt, such as ``[q_proj, v_proj]``: each stands for all layers
             whose name is that or ends in it. Null: all linear layers but the output head.

@@ -492,7 +492,8 @@ class _FixedBatches(LightningDataModule):
 
 @pytest.mark.ddp
 @pytest.mark.parametrize(
-    ("num_ranks", "sampled"), [(2, False), (2, True), pytest.param(4, True, marks=pytest.mark.slow)]
+    ("num_ranks", "sampled"),
+    [(2, True), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((2, False), (4, True)))],
 )
 def test_several_ranks_give_the_model_of_one(
     tmp_path: Path, tiny_model: str, corpus: str, num_ranks: int, sampled: bool

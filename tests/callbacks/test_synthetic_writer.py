@@ -403,6 +403,7 @@ def two_ranks() -> LogicalBatchDDPStrategy:
     return LogicalBatchDDPStrategy(start_method="spawn", process_group_backend="gloo")
 
 
+@pytest.mark.slow
 @pytest.mark.ddp
 def test_two_ranks_share_the_work_and_draw_different_samples(output: Path) -> None:
     # One sample came from the third rank of an earlier run; its second was torn.

@@ -189,7 +189,7 @@ def value_scores(model: str, text: str, values: Sequence[str]) -> list[float]:
     return chooser._scores(text, values, "Request: {text}\nKind:").tolist()
 
 
-def written(model: str, begins: Sequence[str], streams: Sequence[str]) -> list[str]:
+def written(model: str, begins: Sequence[str], streams: Sequence[str], top_p: float = 1.0) -> list[str]:
     """What a generator in a folder goes on with."""
     from doppel.evolution.generators.answers import Answers
     from doppel.evolution.generators.hugging_face import FolderModel
@@ -198,7 +198,7 @@ def written(model: str, begins: Sequence[str], streams: Sequence[str]) -> list[s
     questions = [Question(words, "", stream) for words, stream in zip(begins, streams, strict=True)]
     with tempfile.TemporaryDirectory() as folder:
         answers = Answers(Path(folder) / "answers.jsonl", "golden")
-        FolderModel(model, max_new_tokens=24, batch_size=3).answer(questions, answers)
+        FolderModel(model, top_p=top_p, max_new_tokens=24, batch_size=3).answer(questions, answers)
         return [str(answers.find(question)) for question in questions]
 
 

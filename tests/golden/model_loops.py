@@ -35,8 +35,10 @@ def features() -> dict[str, list[float]]:
 
 def words() -> dict[str, list[str]]:
     """What is written: by a generator in a folder, each text by a stream of its own, and in place of a mask."""
+    begins, streams = [text[:40] for text in TEXTS], [f"golden {i}" for i in range(5)]
     return {
-        "generator": entrances.written(BASE, [text[:40] for text in TEXTS], [f"golden {i}" for i in range(5)]),
+        "generator": entrances.written(BASE, begins, streams),
+        "generator, nucleus": entrances.written(BASE, begins, streams, top_p=0.95),
         "guesses": entrances.guessed(BASE, ["cancel", "my"], ["meeting", "tomorrow"]),
     }
 

@@ -348,6 +348,7 @@ def test_shipped_experiments_parse(
     assert data["test_path"]
 
 
+@pytest.mark.slow
 @pytest.mark.ddp
 def test_two_ranks_learn_the_parser_of_one(tiny_model: str, named: str, tmp_path: Path) -> None:
     states, matches = [], []

@@ -46,6 +46,7 @@ def experiment(tmp_path_factory: pytest.TempPathFactory, tiny_model: str) -> Pat
     )
 
 
+@pytest.mark.slow
 def test_a_run_writes_samples_ledger_and_report_and_is_not_run_twice(
     experiment: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -199,6 +199,7 @@ def test_an_empty_batch_has_a_loss_too(public: str) -> None:
         small(public, anneal=0.5)
 
 
+@pytest.mark.slow
 def test_it_is_fitted_by_the_command_line(
     tmp_path: Path, public: str, corpus: str, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:

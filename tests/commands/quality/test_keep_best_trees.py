@@ -176,6 +176,7 @@ def test_a_parser_that_saw_the_private_turns_does_not_choose(tmp_path: Path, che
             read_sources(load(file, changes))
 
 
+@pytest.mark.slow
 def test_fluent_texts_come_first_and_the_cap_keeps_the_draw_among_them(
     tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -28,7 +28,7 @@ LABELS = ("calendar", "weather", "talk")
 #: tree in eleven ends.
 TREES = {
     "model": {"optimizer": {"lr": 1e-4}},
-    "sampling": {"max_new_tokens": 40, "grammar": "lispress", "redraws": 60},
+    "sampling": {"max_new_tokens": 40, "redraws": 60},
 }
 
 
@@ -40,6 +40,8 @@ def write_run(folder: Path, tiny_model: str) -> Path:
     ]
     (folder / "private.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "labels.txt").write_text("\n".join(LABELS) + "\n")
+    (folder / "public.jsonl").write_text("".join(json.dumps({"parse": parse}) + "\n" for _, parse in PAIRS))
+    trees = {**TREES, "sampling": {**TREES["sampling"], "grammar": [str(folder / "public.jsonl")]}}
     systems = ["one_stage", "labels", "topics", "two_stage"]
     experiment = {
         "systems": systems,
@@ -54,7 +56,7 @@ def write_run(folder: Path, tiny_model: str) -> Path:
         "privacy": {"accountant": "rdp"},
         "stages": {
             "labels": {"privacy": {"histogram_noise_multiplier": 2.0}},
-            "parse_tree": TREES,
+            "parse_tree": trees,
         },
     }
     run = folder / "run"

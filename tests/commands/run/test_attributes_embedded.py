@@ -69,6 +69,7 @@ def short_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Mixture, "fit", lambda model, found, num_units, steps=0: fit(model, found, num_units, 10))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:delta")
 def test_from_the_embedded_grammar_to_a_verified_report(
     tmp_path: Path, tiny_model: str, capsys: pytest.CaptureFixture[str]
