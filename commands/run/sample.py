@@ -46,7 +46,7 @@ def sample(
     public: bool = False,
     seed: int | None = None,
 ) -> int:
-    """Draw more samples of a finished run, free of ε.
+    """Draw more samples of a finished run, at no additional privacy cost.
 
     They are written to RUN_DIR/samples/SYSTEM-2.jsonl, then -3, … and nothing is overwritten. They follow the law of
     the run's own samples: same settings, same grammar, same released shares, another seed. `verify` covers them with
