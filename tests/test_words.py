@@ -12,8 +12,13 @@ from markdown_blocks import ROOT
 COVERED = sorted(
     file
     for pattern in (
-        *("*.md", "docs/**/*.md", "docs/**/*.jinja", "configs/**/*.yaml"),
-        *("models/base/*.md", "models/smollm2/*.md", "studies/**/*.md"),
+        "*.md",
+        "docs/**/*.md",
+        "docs/**/*.jinja",
+        "configs/**/*.yaml",
+        "models/base/*.md",
+        "models/smollm2/*.md",
+        "studies/**/*.md",
     )
     for file in ROOT.glob(pattern)
 )
