@@ -315,7 +315,7 @@ def _check_dataset(name: str, dataset: Any) -> None:
         mend = f"a DataLoader draws its own batches: give its dataset ({name}=loader.dataset) and its collate_fn"
     elif isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         mend = (
-            "its rows come in an order of its own, and each must be drawn by a coin of its own: give a dataset with "
+            "its rows come in an order of its own, which excludes Poisson sampling: give a dataset with "
             "__len__ and __getitem__, such as list(dataset)"
         )
     elif isinstance(dataset, str | bytes | Mapping):

@@ -201,12 +201,12 @@ def _check(pattern: str, turns: Sequence[Turn]) -> None:
     if any(uses_function(turn.parse, pattern) for turn in turns):
         return
     if all(turn.parse is None for turn in turns):
-        raise DataError('the training turns have no trees: give dialogues, or lines with "parse"')
+        raise DataError('the training requests have no trees: give dialogues, or lines with "parse"')
     names = {name for turn in turns if turn.parse for name in function_types(turn.parse, "call_heads")}
     near = difflib.get_close_matches(pattern.removesuffix("*"), names, n=3)
     raise DataError(
-        f"--missing: no tree of the training turns calls {pattern!r}: give a function's name, or its beginning and a "
-        f"star{'; near it are ' + ', '.join(sorted(near)) if near else ''}"
+        f"--missing: no tree of the training requests calls {pattern!r}: give a function's name, or its beginning and "
+        f"a star{'; near it are ' + ', '.join(sorted(near)) if near else ''}"
     )
 
 

@@ -102,8 +102,8 @@ def tell_ready(work: Work, num_units: Mapping[str, int]) -> None:
             if num_trained > _MANY_WEIGHTS:
                 say(
                     f"   warning  {used.name} trains {num_trained / 1e6:.0f} million weights, each with its "
-                    "gradient, noise and means of the optimiser: take adapters (--set model.lora.rank=8), which "
-                    "take a hundredth of that"
+                    "gradient, noise and means of the optimiser: take LoRA (--set model.lora.rank=8), which trains a "
+                    "hundredth of them"
                 )
         else:
             why = " (how many units it has shows when it runs)" if trainings else ": nothing is left to train"

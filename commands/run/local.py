@@ -59,7 +59,7 @@ def run_here(run: Path, steps: Sequence[Step], python: str = sys.executable, is_
             status = run_stage(step.kind, marks[step.name], command, PLACE, stdout, is_worth_it)
         if status:
             why = {75: "was preempted", 130: "was interrupted"}.get(status, f"failed with status {status}")
-            sys.stderr.write(f"error: {step.name} {why}, see above; the same command goes on from there\n")
+            sys.stderr.write(f"error: {step.name} {why}, see above; the same command resumes there\n")
             return status
         spent += _weight(step)
         is_measured = is_measured or step.kind != "tool"  # which says nothing of how long a training takes

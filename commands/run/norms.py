@@ -71,7 +71,7 @@ def norms(
         raise UserError(f"{experiment} trains nothing privately, so nothing is clipped: give one with a finite epsilon")
     path = public or given.reference
     if path is None:
-        raise UserError(f"{experiment} names no reference: give a file of public turns as --public")
+        raise UserError(f"{experiment} names no reference: give a file of public requests as --public")
     if not not_private:
         columns = reference_columns(Columns.from_config(given.data))
         name = "reference" if public is None else "--public"

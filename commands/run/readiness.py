@@ -174,7 +174,7 @@ def _faint(
     if votes is not None and votes.of == "votes" and system.name != "topics" and system.learns != "label":
         each, fewer = num_units / votes.clusters, int(num_units / CLEAR / noise)
         ways = [f"calibration.clusters={fewer}"] if fewer >= 2 else []
-        told = f"{system.name}: votes drown: {each:.2g} a cluster on average under noise of {noise:g}"
+        told = f"{system.name}: votes are below the noise: {each:.2g} a cluster on average under noise of {noise:g}"
         told += f": give {', or '.join([*ways, 'a smaller calibration.noise_multiplier'])}"
         return None if each >= CLEAR * noise else told
     number, key = _bins(experiment, system)

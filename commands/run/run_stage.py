@@ -125,7 +125,7 @@ class _Failures:
         """Refuse to start where two starts like this one have failed."""
         if self._file.is_file() and self._file.read_text(encoding="utf-8") == self._line * 2:
             raise UserError(
-                f"{self._file.parent.name} has failed twice at the same place, and each start pays for a step: nothing "
+                f"{self._file.parent.name} has failed twice at the same place, and each start spends a step: nothing "
                 f"was started. Mend what the last message said; then delete {self._file}, and give the command again"
             )
 

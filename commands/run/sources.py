@@ -243,8 +243,8 @@ def _on_settings(experiment: Experiment) -> list[str]:
     has_trees = any(used.learns == "parse" for used in systems_of(experiment))
     if experiment.adaptation is None and experiment.reference is None and _learners(experiment):
         notes.append(
-            "the experiment names no reference, so nothing says how near the samples come to what people say: add "
-            "--set reference=PUBLIC, human turns that anybody may see"
+            "the experiment names no reference, so there are no metrics: add --set reference=PUBLIC, "
+            "public human requests"
         )
     for redaction in _redactions(experiment):
         redaction.prepare()
@@ -307,7 +307,7 @@ def _check_public_parser(experiment: Experiment) -> None:
     if parser is None or not Path(parser).is_file():
         raise UserError(
             f"public_parser is {parser or 'not named'}, and is to choose among the samples or to write trees: give "
-            "RUN/parser/checkpoints/last.ckpt of a parser that never saw the private turns"
+            "RUN/parser/checkpoints/last.ckpt of a parser that was not trained on the private requests"
         )
 
 

@@ -87,7 +87,7 @@ class Wording:
                         f"{', '.join(f'{{{one}}}' for one in sorted(known))}"
                     )
         if "{begin}" in self.vary and not self.vary.endswith("{begin}"):
-            raise UserError("evolution.wording.vary has {begin}, which the model goes on from: put it at the end")
+            raise UserError("evolution.wording.vary has {begin}, which the model continues: put it at the end")
 
     def ask(self, prompt: Prompt, parent: Candidate | None = None, examples: Sequence[str] = ()) -> Question:
         """The question for a text, or for one like a candidate, which may show some examples."""

@@ -276,7 +276,7 @@ def test_votes_that_will_drown_are_told_with_the_clusters_to_give(users: Path, t
         ready = readiness(experiment, system(name), steps_of(experiment, tmp_path), {str(users): 50}, plans=False)
         assert ready is not None and (ready.faint is None) is (told is None)
         if told is not None:
-            assert f"{name}: votes drown: 0.5 a cluster" in str(ready.faint) and told in str(ready.faint)
+            assert f"{name}: votes are below the noise: 0.5 a cluster" in str(ready.faint) and told in str(ready.faint)
 
 
 @pytest.mark.parametrize("name", ["one_stage", "topics", "labels", "two_stage"])
