@@ -46,7 +46,7 @@ class Readiness:
         steps: Of all trainings together.
         spec: Budget of all trainings; None without privacy.
         faint: What will drown in the noise of its shares of topics or labels, in words; None: little.
-        noise: Norm of the noise of all steps over the largest signal; None where it is not known.
+        noise: Norm of the noise of all steps over the largest possible signal; None where it is not known.
     """
 
     system: str
