@@ -18,12 +18,12 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
-from datamodules.batch import LogicalBatch
-from datamodules.columns import Columns
+from datamodules.batches.batch import LogicalBatch
+from datamodules.batches.cut import choose
+from datamodules.batches.loader import Batches, Loader
 from datamodules.data_module import DataModule, check_limits
-from datamodules.loader import Batches, Loader
-from datamodules.logical_batches import choose
-from datamodules.turn import unit_name
+from datamodules.reading.columns import Columns
+from datamodules.reading.example import unit_name
 from doppel.errors import DataError
 from doppel.files import kind_of
 from doppel.privacy.secret import Secret

@@ -11,7 +11,7 @@ from commands.run.settings import DERIVED, Experiment
 from commands.runs.steps import ANNOTATED, PRIVATE_PARTS, File, Role, Step
 from commands.runs.system import System
 from commands.runs.yaml_files import ROOT, Settings, absolute, fill_in, read_yaml
-from datamodules.columns import Columns
+from datamodules.reading.columns import Columns
 from doppel.errors import UserError
 
 #: Files that hold private lines under a run folder.

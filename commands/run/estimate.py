@@ -17,11 +17,11 @@ from commands.run.reference import USUAL_LENGTH
 from commands.run.settings import Experiment, systems_of
 from commands.run.work import Work
 from commands.runs.steps import Step
-from datamodules.codec import Codec
-from datamodules.columns import Columns, reference_columns
-from datamodules.encoded_turns import encode_turns
-from datamodules.sources import expand_path
-from datamodules.tables import place_turns
+from datamodules.batches.encoded import encode_examples
+from datamodules.reading.columns import Columns, reference_columns
+from datamodules.reading.examples import place_examples
+from datamodules.reading.files import expand_path
+from datamodules.text_format import TextFormat
 from doppel.console.say import say
 from doppel.errors import DataError
 from doppel.evolution.budget import Outlook
@@ -75,19 +75,25 @@ def forecast(num_units: int, trainings: Iterable[Step], experiment: Experiment) 
         work = (4 * size + 2 * trained) * num_units * float(trainer.get("max_epochs", 1))
         rows, most, least = _DEVICES[model.device.type]
         left = torch.randn(rows, model.model.config.hidden_size, device=model.device)
-        seconds = work * _tokens(model.codec, experiment) / _rate(left, str(trainer.get("precision") or "32-true"))
+        seconds = (
+            work * _tokens(model.text_format, experiment) / _rate(left, str(trainer.get("precision") or "32-true"))
+        )
         shortest, longest, largest = shortest + seconds / most, longest + seconds / least, max(largest, trained)
     return shortest, longest, largest
 
 
-def _tokens(codec: Codec, experiment: Experiment) -> float:
+def _tokens(text_format: TextFormat, experiment: Experiment) -> float:
     """Tokens of a public row, of the reference or else of the embedded grammar: no private row says how long it is."""
     columns = reference_columns(Columns.from_config(experiment.data))
     for path in filter(None, (experiment.reference, _EMBEDDED)):
         with suppress(DataError):  # a column that the model needs is not there
-            places = islice(place_turns(expand_path(path), "utterance", needs=codec.needs, columns=columns), _TURNS)
-            if turns := [at.turn for at in places if at.turn and all(getattr(at.turn, name) for name in codec.needs)]:
-                return float(encode_turns(turns, codec, truncate=True).lengths.mean())
+            places = islice(
+                place_examples(expand_path(path), "utterance", needs=text_format.needs, columns=columns), _TURNS
+            )
+            if turns := [
+                at.turn for at in places if at.turn and all(getattr(at.turn, name) for name in text_format.needs)
+            ]:
+                return float(encode_examples(turns, text_format, truncate=True).lengths.mean())
     return USUAL_LENGTH
 
 

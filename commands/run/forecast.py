@@ -14,8 +14,8 @@ from commands.run.settings import Attributes, Experiment, Topics
 from commands.runs.stage_config import StageConfig
 from commands.runs.steps import Step
 from commands.runs.system import System
-from datamodules.attribute_codes import check_schema
-from datamodules.turn import Unit
+from datamodules.reading.attribute_codes import check_schema
+from datamodules.reading.example import Unit
 from doppel.console.ledger import FILE_NAME
 from doppel.console.plan import HOPELESS, in_words, num_parameters_of, over_training
 from doppel.errors import UserError
@@ -296,14 +296,14 @@ def count_units(path: str, config: StageConfig, num_units: Mapping[str, int]) ->
     selected = {name: data.get(name) for name in ("keep_function", "keep_share", "limit_train_units")}
     if not any(selected.values()):
         return num_units[path]
-    from datamodules.columns import Columns
-    from datamodules.selection import Selection
-    from datamodules.sources import expand_path
-    from datamodules.tables import read_turns
+    from datamodules.guards.selection import Selection
+    from datamodules.reading.columns import Columns
+    from datamodules.reading.examples import read_examples
+    from datamodules.reading.files import expand_path
 
     unit: Unit = data.get("unit") or "utterance"
     place = expand_path(path)
-    turns = read_turns(place, unit, columns=Columns.from_config(data))
+    turns = read_examples(place, unit, columns=Columns.from_config(data))
     selection = Selection.from_config({**data, "shuffle_trees": None, "redact": None})
     kept = {turn.unit for turn in selection.apply(turns, place, unit)}
     return min(len(kept), selected["limit_train_units"] or len(kept))

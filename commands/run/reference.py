@@ -14,11 +14,11 @@ from typing import Any
 from commands.lightning.trained_model import place_of
 from commands.run.settings import Experiment
 from commands.runs.run_record import read_json
-from datamodules.codec import MAX_LENGTH
-from datamodules.columns import Columns, reference_columns
-from datamodules.sources import expand_path
-from datamodules.tables import place_turns
-from datamodules.turn import Turn
+from datamodules.reading.columns import Columns, reference_columns
+from datamodules.reading.example import Example
+from datamodules.reading.examples import place_examples
+from datamodules.reading.files import expand_path
+from datamodules.text_format import MAX_LENGTH
 from doppel.errors import UserError
 from doppel.grammar.slot_table import SlotTable
 from doppel.lispress.slots import SlotKinds, slots_of, to_slots
@@ -88,7 +88,7 @@ def foreign(experiment: Experiment, base: str) -> str | None:
     )
 
 
-def unslotted(turns: Iterable[Turn], table: SlotTable) -> list[str]:
+def unslotted(turns: Iterable[Example], table: SlotTable) -> list[str]:
     """What the table leaves in public turns: sentences for the console, none where it is little.
 
     Of strings without a kind: a number is no name, and one that the utterance does not say is one that a program needs.
@@ -135,27 +135,27 @@ def unslotted(turns: Iterable[Turn], table: SlotTable) -> list[str]:
     return told
 
 
-def over_long(base: str, max_length: int | None = MAX_LENGTH, task_prefix: bool = True) -> Callable[[Turn], bool]:
+def over_long(base: str, max_length: int | None = MAX_LENGTH, task_prefix: bool = True) -> Callable[[Example], bool]:
     """Whether an utterance alone is longer than a model takes; arguments as those of the model.
 
     The tokenizer is loaded when an utterance has more bytes than any model has few tokens, for no token is less.
     """
 
     @cache
-    def codec() -> Any:
+    def text_format() -> Any:
         from transformers import AutoConfig
 
-        from datamodules.codec import Codec
+        from datamodules.text_format import TextFormat
         from lightning_modules.backbone.base_models import load_tokenizer
 
         positions = getattr(AutoConfig.from_pretrained(base), "max_position_embeddings", None)
         bound = min(max_length or 1 << 30, positions or 1 << 30)
-        return Codec(load_tokenizer(base), None, "utterance", bound, "raw", task_prefix)
+        return TextFormat(load_tokenizer(base), None, "utterance", bound, "raw", task_prefix)
 
-    def is_over_long(turn: Turn) -> bool:
+    def is_over_long(turn: Example) -> bool:
         if len(turn.utterance.encode()) + 8 <= min(max_length or _SHORTEST, _SHORTEST):
             return False
-        return len(codec().encode(turn).input_ids) > codec().max_length
+        return len(text_format().encode(turn).input_ids) > text_format().max_length
 
     return is_over_long
 
@@ -165,7 +165,7 @@ def _texts(experiment: Experiment) -> tuple[str, ...]:
     if experiment.reference is None:
         return ()
     columns = reference_columns(Columns.from_config(experiment.data))
-    places = place_turns(expand_path(experiment.reference), "utterance", with_trees=False, columns=columns)
+    places = place_examples(expand_path(experiment.reference), "utterance", with_trees=False, columns=columns)
     return tuple(place.turn.utterance for place in islice(places, _TEXTS) if place.turn is not None)
 
 

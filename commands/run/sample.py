@@ -26,7 +26,7 @@ from commands.runs.run_record import RunRecord, read_json
 from commands.runs.steps import Step
 from commands.runs.system import System
 from commands.runs.yaml_files import dump, read_yaml
-from datamodules.attribute_codes import check_schema
+from datamodules.reading.attribute_codes import check_schema
 from doppel.console.say import say
 from doppel.errors import UserError
 from doppel.tables.schema import plain

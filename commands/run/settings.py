@@ -12,7 +12,7 @@ from commands.runs.sections import SECTIONS, of_system
 from commands.runs.system import System
 from commands.runs.systems import system
 from commands.runs.yaml_files import Settings
-from datamodules.redaction import Redaction
+from datamodules.guards.redaction import Redaction
 from doppel.errors import UserError
 
 #: Keys of ``privacy`` that follow from a field of the experiment.

@@ -11,7 +11,7 @@ from commands.runs.sections import SECTIONS
 from commands.runs.steps import PUBLIC_TREES, File, Step
 from commands.runs.system import BASE_MODEL, MODEL_FILES, System
 from commands.runs.yaml_files import Settings, listed, merge
-from datamodules.redaction import Redaction
+from datamodules.guards.redaction import Redaction
 from doppel.errors import UserError
 
 Shares = Calibration | Topics

@@ -19,7 +19,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from private_training import STEP_6, data_module, fit, privacy, sgd, weights
 
 from callbacks.differential_privacy import PrivateTrainingError
-from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
+from datamodules.batches.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
 from datamodules.data_module import DataModule
 from doppel.privacy.accounting import Mechanism, compute_epsilon
 from doppel.privacy.clipping import PerSampleClipper
@@ -299,7 +299,7 @@ def test_a_step_is_taken_even_if_no_gradient_is_finite(tmp_path: Path, tiny_mode
     with open(Path(logger.log_dir) / "metrics.csv", newline="") as file:
         counts = [float(row["private/num_nonfinite"]) for row in csv.DictReader(file) if row["private/num_nonfinite"]]
     data.trainer = None
-    data.codec = overflown.codec
+    data.text_format = overflown.text_format
     sampled = [batch.num_units for batch in data.train_dataloader()]  # of the first epoch
     assert counts == sorted(counts)
     assert counts[4] == sum(sampled) > 0

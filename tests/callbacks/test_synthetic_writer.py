@@ -20,7 +20,7 @@ from tiny_sampling import NUM_SAMPLES, PromptData, TinyModel, read, sample
 
 from callbacks import synthetic_writer
 from datamodules.prompt_data_module import PromptDataModule
-from datamodules.turn import Field
+from datamodules.reading.example import Field
 from doppel.errors import UserError
 from doppel.lispress import is_valid
 from doppel.privacy.checkpoint import weights_fingerprint

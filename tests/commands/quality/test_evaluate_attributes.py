@@ -14,7 +14,7 @@ import pytest
 import cli
 from commands.privacy import feature_extractors
 from commands.quality.measures import measure
-from datamodules.attribute_codes import AttributeCodes
+from datamodules.reading.attribute_codes import AttributeCodes
 from doppel.metrics.attributes import adherence, jensen_shannon
 from doppel.tables.schema import Column, Schema
 

@@ -22,7 +22,7 @@ from commands.run.experiment import load, save
 from commands.run.recipes import steps_of
 from commands.run.slurm import load_site
 from commands.run.sources import check_files, read_sources
-from datamodules.redaction import Redaction
+from datamodules.guards.redaction import Redaction
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 from doppel.redaction.mask import MASK

@@ -61,7 +61,7 @@ class Columns:
         unit: Name of the dialogue or user; null: ``unit``.
         parse: The Lispress tree; null: ``parse``.
         attributes: YAML file of attributes with their public values, as ``python cli.py metadata --schema`` takes it.
-            They then make the label of the row (:mod:`datamodules.attribute_codes`).
+            They then make the label of the row (:mod:`datamodules.reading.attribute_codes`).
     """
 
     text: str | None = None
