@@ -22,11 +22,11 @@ import torch
 
 from benchmarks._harness import Report, compare, keep_allocated_memory, result_file, table
 from benchmarks._subject import MAX_GRAD_NORM
-from datamodules.batch import MicroBatch
-from datamodules.encoded_turns import EncodedTurns, encode_turns
-from datamodules.logical_batches import cut, micro_batch
-from datamodules.tables import read_turns
-from datamodules.turn import Turn
+from datamodules.batches.batch import MicroBatch
+from datamodules.batches.cut import cut, micro_batch
+from datamodules.batches.encoded import EncodedExamples, encode_examples
+from datamodules.reading.example import Example
+from datamodules.reading.examples import read_examples
 from doppel.privacy.clipping import PerSampleClipper
 from lightning_modules.causal_lm import CausalLM, Parse2Utterance, ParseTreeLM, UtteranceLM
 
@@ -53,14 +53,14 @@ def training_sets(folder: str | None) -> dict[str, str]:
     return found or {"embedded grammar": "embedded:train?num=4000&seed=1"}
 
 
-def sampled(turns: Sequence[Turn], num_units: int, seed: int = 0) -> list[Turn]:
+def sampled(turns: Sequence[Example], num_units: int, seed: int = 0) -> list[Example]:
     """A batch of turns as a Poisson sampler draws it: about ``num_units``, each turn independently."""
     generator = random.Random(seed)
     rate = min(1.0, num_units / len(turns))
     return [turn for turn in turns if generator.random() < rate]
 
 
-def shuffled(turns: EncodedTurns, rows: int, max_tokens: int | None = None, seed: int = 0) -> list[list[list[int]]]:
+def shuffled(turns: EncodedExamples, rows: int, max_tokens: int | None = None, seed: int = 0) -> list[list[list[int]]]:
     """Micro-batches of ``rows`` rows in random order; or as many rows as the longest of all allows for the budget."""
     order = list(range(len(turns)))
     random.Random(seed).shuffle(order)
@@ -85,9 +85,9 @@ def step_of(model: CausalLM, batches: list[MicroBatch]) -> Callable[[], None]:
     return step
 
 
-def run(label: str, turns: Sequence[Turn], model: CausalLM, options: argparse.Namespace) -> list[list[str]]:
+def run(label: str, turns: Sequence[Example], model: CausalLM, options: argparse.Namespace) -> list[list[str]]:
     """Rows of the table for one data set and model."""
-    encoded = encode_turns(turns, model.codec)
+    encoded = encode_examples(turns, model.text_format)
     cuts = {f"sorted, at most {options.max_tokens} tokens": list(cut(encoded, _units(encoded), options.max_tokens))}
     for rows in options.micro_batch:
         cuts[f"shuffled, {rows} rows"] = shuffled(encoded, rows)
@@ -118,7 +118,7 @@ def run(label: str, turns: Sequence[Turn], model: CausalLM, options: argparse.Na
     return lines
 
 
-def _units(encoded: EncodedTurns) -> list[list[int]]:
+def _units(encoded: EncodedExamples) -> list[list[int]]:
     return [[row] for row in range(len(encoded))]
 
 
@@ -152,7 +152,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     report = Report("Micro-batches sorted by length", options.device, path, options.append, notes)
     lines: list[list[str]] = []
     for name, path_of_data in training_sets(options.data).items():
-        turns = sampled(read_turns(path_of_data, "utterance"), options.units)
+        turns = sampled(read_examples(path_of_data, "utterance"), options.units)
         for kind in options.models:
             model = MODELS[kind](base_model=options.model)
             usable = [turn for turn in turns if kind == "p(x)" or turn.parse is not None]

@@ -29,8 +29,8 @@ import torch
 import transformers
 from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel, PreTrainedModel
 
-from datamodules.codec import Codec
-from datamodules.tables import read_turns
+from datamodules.reading.examples import read_examples
+from datamodules.text_format import TextFormat
 from doppel.decoding.decode import DrawingRule, Request, decode
 from doppel.half_weights import HalfWeights
 from lightning_modules.backbone.base_models import load_model, load_tokenizer
@@ -116,12 +116,12 @@ def ratio(of: Timing, to: Timing) -> str:
     return f"{statistics.median(ratios):.2f} ({min(ratios):.2f}–{max(ratios):.2f})"
 
 
-def prompts_of(kind: str, codec: Codec, number: int) -> list[list[int]]:
+def prompts_of(kind: str, text_format: TextFormat, number: int) -> list[list[int]]:
     """Prompts without text, or parse trees of the embedded grammar."""
     if kind == "none":
-        return [codec.encode_prompt(None)] * number
-    turns = read_turns(f"embedded:test?num={number}&seed=7", "utterance")
-    return codec.encode_prompts([turn.parse or "" for turn in turns])
+        return [text_format.encode_prompt(None)] * number
+    turns = read_examples(f"embedded:test?num={number}&seed=7", "utterance")
+    return text_format.encode_prompts([turn.parse or "" for turn in turns])
 
 
 def rows(args: argparse.Namespace, model: PreTrainedModel, tokenizer: Any) -> Iterator[str]:
@@ -129,14 +129,14 @@ def rows(args: argparse.Namespace, model: PreTrainedModel, tokenizer: Any) -> It
     device, copies = model.device, HalfWeights(model)
     positions = model.config.max_position_embeddings
     for kind in args.prompts:
-        codec = Codec(tokenizer, None if kind == "none" else "parse", "utterance", positions, "spaced")
+        text_format = TextFormat(tokenizer, None if kind == "none" else "parse", "utterance", positions, "spaced")
         requests = [
             Request(prompt, min(args.max_new_tokens, positions - len(prompt)))
-            for prompt in prompts_of(kind, codec, args.num_samples)
+            for prompt in prompts_of(kind, text_format, args.num_samples)
             if len(prompt) < positions
         ]
-        never = tuple(sorted({codec.pad_id, codec.bos_id} - {codec.eos_id}))
-        rule = DrawingRule(50, 1.0, 1.0, never, codec.eos_id)
+        never = tuple(sorted({text_format.pad_id, text_format.bos_id} - {text_format.eos_id}))
+        rule = DrawingRule(50, 1.0, 1.0, never, text_format.eos_id)
 
         def ours(rule: DrawingRule = rule, requests: list[Request] = requests) -> list[int]:
             return [len(ids) for ids in decode(model, requests, rule, args.max_rows)]
@@ -147,7 +147,7 @@ def rows(args: argparse.Namespace, model: PreTrainedModel, tokenizer: Any) -> It
 
         runs = {OURS: ours} | ({HALF: half} if args.bf16 else {})
         for size in args.sizes:
-            runs[size] = lambda rule=rule, requests=requests, size=size, pad=codec.pad_id: generate(  # type: ignore[misc]
+            runs[size] = lambda rule=rule, requests=requests, size=size, pad=text_format.pad_id: generate(  # type: ignore[misc]
                 model, requests, rule, size, pad
             )
         timings = {size: Timing([], []) for size in runs}

@@ -65,10 +65,10 @@ def libraries(timed: Timed, rows: Path, num_rows: int) -> None:
 
 def reading(timed: Timed, rows: Path, num_rows: int) -> None:
     """reading and tokenising"""
-    from datamodules.encoded_turns import load_encoded
+    from datamodules.batches.encoded import load_encoded
 
-    codec = _codec()
-    timed(lambda: load_encoded(str(rows), codec, "user"))
+    text_format = _text_format()
+    timed(lambda: load_encoded(str(rows), text_format, "user"))
 
 
 def batch(timed: Timed, rows: Path, num_rows: int) -> None:
@@ -76,7 +76,7 @@ def batch(timed: Timed, rows: Path, num_rows: int) -> None:
     from datamodules.dialogue_data_module import DialogueDataModule
 
     data = DialogueDataModule(str(rows), unit="user")
-    data.codec = _codec()
+    data.text_format = _text_format()
     data.setup("fit")
     batches = iter(data.train_dataloader())
     timed(lambda: next(batches))
@@ -144,18 +144,18 @@ COSTS: dict[str, Callable[[Timed, Path, int], float | None]] = {
 }
 
 
-def _codec() -> Any:
+def _text_format() -> Any:
     from transformers import AutoTokenizer
 
-    from datamodules.codec import Codec
+    from datamodules.text_format import TextFormat
 
-    return Codec(AutoTokenizer.from_pretrained(BASE), None, "utterance", 128, task_prefix=True)
+    return TextFormat(AutoTokenizer.from_pretrained(BASE), None, "utterance", 128, task_prefix=True)
 
 
 def _turns(rows: Path) -> list[Any]:
-    from datamodules.tables import read_turns
+    from datamodules.reading.examples import read_examples
 
-    return read_turns(str(rows), "user", with_trees=False)
+    return read_examples(str(rows), "user", with_trees=False)
 
 
 def _rows_of_attributes(rows: Path, method: Any, num_rows: int) -> Path:

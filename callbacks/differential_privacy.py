@@ -18,7 +18,7 @@ from callbacks.bound_checkpoints import BoundCheckpoints
 from callbacks.requirements import refusals, refuse_full_disk, refuse_scheduler
 from callbacks.row_independence import check_row_independence
 from callbacks.untrained_state import UntrainedState
-from datamodules.batch import LogicalBatch
+from datamodules.batches.batch import LogicalBatch
 from datamodules.private_data import PrivateData
 from doppel.console.say import confirm
 from doppel.errors import UserError
@@ -125,7 +125,9 @@ class DifferentialPrivacy(Callback):
         )
         self._untrained = UntrainedState(pl_module)
         self._say(wanted_steps)
-        if self.spec.max_grad_norm == MAX_GRAD_NORM and not hasattr(pl_module, "codec"):  # of a module of one's own
+        if self.spec.max_grad_norm == MAX_GRAD_NORM and not hasattr(
+            pl_module, "text_format"
+        ):  # of a module of one's own
             rank_zero_info(
                 f"  C is {MAX_GRAD_NORM:g}, the default, which suits language models: for a classifier take "
                 "--privacy.max_grad_norm 1"

@@ -56,15 +56,15 @@ class ExportPretrained(Callback):
         card = not_private_card(is_public, cast(LogicalBatchModule, pl_module).origins)
         seen = getattr(trainer.datamodule, "described", None)  # type: ignore[attr-defined]
         card |= {} if seen is None else {"trained_on": {**seen, "steps": trainer.global_step}}
-        write_pretrained(folder, pl_module.model, pl_module.codec, self.dtype, card)
+        write_pretrained(folder, pl_module.model, pl_module.text_format, self.dtype, card)
 
 
-def write_pretrained(folder: Path, model: Any, codec: Any, dtype: torch.dtype, card: dict[str, Any]) -> None:
+def write_pretrained(folder: Path, model: Any, text_format: Any, dtype: torch.dtype, card: dict[str, Any]) -> None:
     """Write weights, configuration, tokenizer and privacy card, and nothing else."""
     tied = set(getattr(model, "all_tied_weights_keys", {}))  # stored once, under the name they are tied to
     weights = {k: v.detach().cpu().to(dtype) for k, v in merged_weights(model).items() if k not in tied}
     model.save_pretrained(folder, state_dict=weights)
-    codec.tokenizer.save_pretrained(folder)
+    text_format.tokenizer.save_pretrained(folder)
     write_card(folder, card)
 
 

@@ -134,7 +134,7 @@ class Preemption(Checkpoint):
         if trainer.strategy.reduce_boolean_decision(self._is_signalled, all=False):
             # A run, and a job that is requeued, go on by themselves.
             by_hand = "DOPPEL_RUN" not in os.environ and (self._is_interrupted or SlurmJob.current() is None)
-            how = " The same command with --ckpt_path last goes on from there." if by_hand else ""
+            how = " The same command with --ckpt_path last resumes there." if by_hand else ""
             rank_zero_info(f"Preempted after step {trainer.global_step}: saved {path}.{how}")
             self._leave(trainer, is_speaker=trainer.is_global_zero)
 

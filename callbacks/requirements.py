@@ -121,8 +121,8 @@ def _of_data(data: object) -> list[str]:
         ]
     if getattr(data, "limit_train_units", None) is not None:
         return [
-            "limit_train_units trains on the first units, where one unit more takes the place of another; set "
-            "data.keep_share, which asks each unit by itself"
+            "limit_train_units trains on the first units, where an added unit would displace another; set "
+            "data.keep_share, which decides for each unit by itself"
         ]
     if cast(PrivateData, data).sampling != "poisson":
         return ["the data module does not draw Poisson samples; set data.sampling: poisson"]

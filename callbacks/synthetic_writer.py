@@ -17,8 +17,8 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from callbacks.sample_metrics import cut_off_warning, missing_warning, none_will_do, sample_metrics, summary
 from callbacks.wandb_artifacts import harmless
-from datamodules.codec import Codec
 from datamodules.data_module import is_disclosable
+from datamodules.text_format import TextFormat
 from doppel.errors import UserError
 from doppel.files import parse_json, sha256_of, write_json, write_json_lines
 from doppel.lispress import is_valid
@@ -30,10 +30,10 @@ from lightning_modules.sampling import Sample
 class SyntheticWriter(BasePredictionWriter):
     """Writes ``{"utterance": …, "parse": …, "stage": …}`` lines, one per sample, in order of their indices.
 
-    The codec says which field a sample is, and which its prompt; a prompt of labels adds ``"label"``. A sample that the
-    model gave up (:func:`lightning_modules.sampling.draw_samples`) has no line. While a run lasts, every rank appends
-    to ``OUTPUT.rank{r}.jsonl.part``, on disk after every batch. At the end rank 0 merges the parts into ``OUTPUT`` in
-    one atomic step, writes ``OUTPUT.metrics.json`` (:func:`~callbacks.sample_metrics.sample_metrics`, and
+    The text format says which field a sample is, and which its prompt; a prompt of labels adds ``"label"``. A sample
+    that the model gave up (:func:`lightning_modules.sampling.draw_samples`) has no line. While a run lasts, every rank
+    appends to ``OUTPUT.rank{r}.jsonl.part``, on disk after every batch. At the end rank 0 merges the parts into
+    ``OUTPUT`` in one atomic step, writes ``OUTPUT.metrics.json`` (:func:`~callbacks.sample_metrics.sample_metrics`, and
     ``synthetic/samples_per_second`` over all ranks) and deletes the parts.
 
     *Resuming.* Indices in the parts of every rank, less a torn last line, go into ``trainer.datamodule.done`` before
@@ -107,7 +107,7 @@ class SyntheticWriter(BasePredictionWriter):
         """Append the samples of one batch to this rank's part and wait until they are on disk."""
         if not prediction:
             return
-        codec = cast(Codec, pl_module.codec)
+        text_format = cast(TextFormat, pl_module.text_format)
         lines = []
         for sample in prediction:
             if sample.index in self._done:
@@ -116,13 +116,13 @@ class SyntheticWriter(BasePredictionWriter):
                     "once and leave out the indices in its `done`"
                 )
             self._done.add(sample.index)
-            prompt: dict[str, str | None] = {} if codec.source is None else {codec.source: sample.prompt}
-            texts: dict[str, str | None] = {"utterance": None, "parse": None, **prompt, codec.target: sample.text}
+            prompt: dict[str, str | None] = {} if text_format.source is None else {text_format.source: sample.prompt}
+            texts: dict[str, str | None] = {"utterance": None, "parse": None, **prompt, text_format.target: sample.text}
             lines.append(
                 {
                     "index": sample.index,
                     "finished": sample.finished,
-                    "valid": is_valid(sample.text) if codec.target == "parse" else None,
+                    "valid": is_valid(sample.text) if text_format.target == "parse" else None,
                     "faults": sample.faults,
                     "dropped": sample.is_dropped,
                     "num_slots": sample.slots,
@@ -286,7 +286,7 @@ def _origin(trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any
     grammar = getattr(getattr(pl_module, "sampling", None), "grammar", None) or []
     names = [grammar] if isinstance(grammar, str) else grammar
     tables = [Path(os.path.expandvars(name)).expanduser() for name in names]
-    slots = getattr(pl_module.codec, "slot_table", None)
+    slots = getattr(pl_module.text_format, "slot_table", None)
     return {
         "weights": weights_fingerprint(pl_module.state_dict()),
         "prompts": getattr(trainer.datamodule, "prompts_digest", None),  # type: ignore[attr-defined]

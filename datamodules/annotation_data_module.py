@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datamodules.batch import PromptBatch
-from datamodules.columns import Columns
+from datamodules.batches.batch import PromptBatch
 from datamodules.data_module import PredictionDataModule
-from datamodules.sources import content_digest, expand_path, is_embedded
-from datamodules.tables import read_turns
-from datamodules.turn import Turn, Unit
+from datamodules.reading.columns import Columns
+from datamodules.reading.example import Example, Unit
+from datamodules.reading.examples import read_examples
+from datamodules.reading.files import content_digest, expand_path, is_embedded
 from doppel.privacy.fingerprint import keyed_fingerprint
 
 
@@ -39,11 +39,11 @@ class AnnotationDataModule(PredictionDataModule):
         self.is_public = is_public or is_embedded(self.path)
         self.unit = unit
         self.columns = columns
-        self._turns: list[Turn] = []
+        self._turns: list[Example] = []
 
     def setup(self, stage: str) -> None:
         """Read the turns."""
-        self._turns = read_turns(self.path, self.unit, with_trees=False, columns=self.columns)
+        self._turns = read_examples(self.path, self.unit, with_trees=False, columns=self.columns)
         self.prompts_digest = keyed_fingerprint(content_digest(self.path, columns=self.columns))
 
     @property

@@ -1,4 +1,4 @@
-"""What all data modules share: ranks, steps, the codec, evaluation files, and loaders of their own."""
+"""What all data modules share: ranks, steps, the text format, evaluation files, and loaders of their own."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 from lightning import LightningDataModule
 
-from datamodules.batch import PromptBatch
-from datamodules.codec import Codec
-from datamodules.loader import Batches, Loader, UnitSampler
-from datamodules.overlap import Source
-from datamodules.sources import expand_path
+from datamodules.batches.batch import PromptBatch
+from datamodules.batches.loader import Batches, Loader, UnitSampler
+from datamodules.guards.overlap import Source
+from datamodules.reading.files import expand_path
+from datamodules.text_format import TextFormat
 from doppel.errors import DataError
 from doppel.privacy.sampling import PoissonSampler
 
@@ -27,27 +27,27 @@ class DataModule(LightningDataModule):
     """Base of the data modules.
 
     Attributes:
-        codec: Overrides the codec of the trainer's model, for use without a trainer.
+        text_format: Overrides the text format of the trainer's model, for use without a trainer.
         is_public: Whether anybody may see all that it reads. Without privacy nothing else is trained on, unless that is
             asked for by name.
     """
 
     is_public: bool = False
-    codec: Codec | None = None
+    text_format: TextFormat | None = None
 
-    def require_codec(self) -> Codec:
-        """The codec set here, else that of the trainer's model.
+    def require_text_format(self) -> TextFormat:
+        """The text format set here, else that of the trainer's model.
 
         Raises:
             RuntimeError: There is neither.
         """
-        if self.codec is not None:
-            return self.codec
+        if self.text_format is not None:
+            return self.text_format
         if self.trainer is None:
-            raise RuntimeError("a data module without a trainer needs its `codec` attribute set")
-        codec = self.trainer.lightning_module.codec
-        assert isinstance(codec, Codec)
-        return codec
+            raise RuntimeError("a data module without a trainer needs its `text_format` attribute set")
+        text_format = self.trainer.lightning_module.text_format
+        assert isinstance(text_format, TextFormat)
+        return text_format
 
     def rank_and_world_size(self) -> tuple[int, int]:
         """Rank of this process and number of processes."""

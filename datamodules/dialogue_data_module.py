@@ -6,19 +6,19 @@ import logging
 from functools import cached_property
 from typing import Literal
 
-from datamodules.balanced_shares import share
-from datamodules.batch import LogicalBatch
-from datamodules.columns import Columns, check_unit, reference_columns
+from datamodules.batches.batch import LogicalBatch
+from datamodules.batches.cut import LogicalBatches, all_examples
+from datamodules.batches.encoded import EncodedExamples, load_encoded
+from datamodules.batches.loader import Batches, Loader
+from datamodules.batches.samplers import ShuffledBatches
+from datamodules.batches.shares import share
 from datamodules.data_module import TrainingDataModule, check_limits
-from datamodules.encoded_turns import EncodedTurns, load_encoded
-from datamodules.loader import Batches, Loader
-from datamodules.logical_batches import LogicalBatches, all_turns
-from datamodules.overlap import Named, Source, refuse_private
-from datamodules.redaction import Redaction
-from datamodules.selection import Selection
-from datamodules.shuffling import ShuffledBatches
-from datamodules.sources import content_digest, expand_path, is_embedded
-from datamodules.turn import Unit
+from datamodules.guards.overlap import Named, Source, refuse_private
+from datamodules.guards.redaction import Redaction
+from datamodules.guards.selection import Selection
+from datamodules.reading.columns import Columns, check_unit, reference_columns
+from datamodules.reading.example import Unit
+from datamodules.reading.files import content_digest, expand_path, is_embedded
 from doppel.errors import DataError
 from doppel.privacy.spec import usual_batch_size
 
@@ -44,39 +44,37 @@ class DialogueDataModule(TrainingDataModule):
             for the embedded grammar. ``$VARIABLE`` is filled in.
         val_path: Validation file, likewise; null for none.
         test_path: Test file, likewise; null for none.
-        unit: What the guarantee protects: one ``utterance``, all turns of a ``dialogue`` together, or all of a
-            ``user``, whom the column ``unit`` names. Null: an utterance, of a file that does not say whose turns it
-            holds, or has one of each; another one is refused until this is given. Public files are read as utterances.
-        batch_size: Expected number of units in a logical batch, over all ranks. Null: a twentieth of the units,
-            which is a function of their public number (:func:`~doppel.privacy.spec.usual_batch_size`).
-        max_tokens_per_micro_batch: Bound on rows times padded length that go through the model at once.
-        truncate: Cut an utterance that is longer than the model's ``max_length`` at that length. False: such a row
-            keeps its place and teaches nothing. Prompts and trees are never cut
-            (:func:`~datamodules.encoded_turns.encode_turns`).
-        max_turns_per_unit: Turns that represent a unit in a step, at most; a longer unit is represented by a
-            uniform choice, new in each step. Public. Null: 1 for utterances, 4 for dialogues and users. A model that
-            writes several rows for a turn has as many times more rows, which the privacy specification tells.
-        sampling: ``poisson`` as the guarantee demands, or ``shuffle`` (fixed size) for runs that make no
-            claim.
-        columns: Which column holds the text, the labels, the unit and the tree; null for the usual names. Validation
-            and test files may also have these.
-        is_public: Whether all files are public, as those of the embedded grammar are: they may then be trained on
-            without privacy, and metrics on them may leave the process.
-        val_is_public: Whether the validation file is public, so that metrics on it may leave the process. One that says
-            what the training file does is refused.
+        unit: What the guarantee protects: one ``utterance``, all rows of a ``dialogue``, or all of a ``user``, named by
+            the column ``unit``. Null: an utterance, for files without such a column or with one row for each name;
+            others are refused until this is given. Public files are read as utterances.
+        batch_size: Expected number of units in a logical batch, B, over all ranks. Null: a twentieth of the units, a
+            function of their public number (:func:`~doppel.privacy.spec.usual_batch_size`).
+        max_tokens_per_micro_batch: Token budget of a micro-batch: rows times padded length.
+        truncate: Cut requests longer than the model's ``max_length``. False: such a row keeps its place and contributes
+            zero. Prompts and trees are never cut (:func:`~datamodules.batches.encoded.encode_examples`).
+        max_turns_per_unit: Rows per unit and step, at most; longer units are subsampled uniformly, anew in each step.
+            Public. Null: 1 for utterances, 4 for dialogues and users. A model that writes several rows for an example
+            has as many times more, which the DP plan states.
+        sampling: ``poisson`` as the guarantee requires, or ``shuffle`` (fixed size) for runs without a claim.
+        columns: Which columns hold the text, labels, unit and tree; null: the usual names. Validation and test files
+            may also have these.
+        is_public: Whether all files are public, as those of the embedded grammar are: training without privacy and
+            logging of metrics are then allowed.
+        val_is_public: Whether the validation file is public, so that its metrics may be logged. A copy of the training
+            file is refused.
         test_is_public: Whether the test file is public, likewise.
-        limit_train_units: Train on the first units only, at most this many. Not in a private run, where a unit more
-            would take the place of another: use ``keep_share``.
-        limit_val_turns: Validate and test on the first turns only, at most this many.
-        sampling_seed: For tests only: a fixed seed makes the sample predictable and voids the guarantee.
-        keep_function: Train only on the turns whose tree calls this function: a call head such as ``WeatherQueryApi``,
-            or the start of one and a star, ``EventOnDate*``. Evaluation data stay whole.
-        shuffle_trees: A seed: permute the trees over the utterances before training. A diagnostic: the guarantee is
-            then one for the shuffled rows, not for people (see :class:`~datamodules.selection.Selection`).
-        keep_share: Train on about this share of the units, chosen by a hash of their names, or of what they hold where
-            the unit is ``utterance``.
-        redact: What is hidden of each training row before it is tokenised; null for nothing. It is no privacy and no
-            part of the guarantee (see :class:`~datamodules.redaction.Redaction`). Evaluation data stay whole.
+        limit_train_units: Train on at most this many first units. Refused in a private run, where one more unit would
+            displace another: use ``keep_share``.
+        limit_val_turns: Validate and test on at most this many first requests.
+        sampling_seed: For tests only: a fixed seed makes the Poisson sample predictable and voids the guarantee.
+        keep_function: Train only on requests whose tree calls this function: a call head such as ``WeatherQueryApi``,
+            or a prefix and a star, ``EventOnDate*``. Evaluation data stay whole.
+        shuffle_trees: A seed: permute the trees over the requests before training. A diagnostic: ε is then that of the
+            shuffled rows, not of people (see :class:`~datamodules.guards.selection.Selection`).
+        keep_share: Train on about this share of the units, selected by a hash of their names, or of their content for
+            ``utterance``.
+        redact: What is masked in each training row before tokenisation; null: nothing. No part of the guarantee (see
+            :class:`~datamodules.guards.redaction.Redaction`). Evaluation data stay whole.
     """
 
     def __init__(
@@ -127,14 +125,16 @@ class DialogueDataModule(TrainingDataModule):
         self.selection = Selection(keep_function, shuffle_trees, keep_share, Redaction.from_config(redact))
         self.columns = Columns.from_config({"columns": columns})
         check_unit(unit, self.columns)
-        self._turns: EncodedTurns | None = None
+        self._turns: EncodedExamples | None = None
 
     def load_train(self) -> None:
         """Read, tokenise and group the training turns."""
         if self.privacy_caveat:
             log.warning(self.privacy_caveat)
         unit = self.unit if self.is_public else self._given_unit
-        encoded = load_encoded(self.train_path, self.require_codec(), unit, self.selection, self.columns, self.truncate)
+        encoded = load_encoded(
+            self.train_path, self.require_text_format(), unit, self.selection, self.columns, self.truncate
+        )
         turns = encoded.first_units(self.limit_train_units)
         if self._given_batch_size is not None and self._given_batch_size > turns.num_units:
             raise DataError(
@@ -146,15 +146,15 @@ class DialogueDataModule(TrainingDataModule):
     def load_evaluation(self, name: str, path: str) -> Batches[LogicalBatch]:
         """Read and tokenise the turns of a validation or test file."""
         columns = reference_columns(self.columns)
-        turns = load_encoded(path, self.require_codec(), "utterance", columns=columns, truncate=self.truncate)
-        return all_turns(turns, self.max_tokens_per_micro_batch, self.limit_val_turns, self._is_disclosable(name))
+        turns = load_encoded(path, self.require_text_format(), "utterance", columns=columns, truncate=self.truncate)
+        return all_examples(turns, self.max_tokens_per_micro_batch, self.limit_val_turns, self._is_disclosable(name))
 
     def refuse_private(self) -> None:
         """Refuse an evaluation file whose metrics may leave the process, or a file that a redaction learns of, if it is
         a private one.
 
         Raises:
-            UserError: It is, in whatever form (:func:`~datamodules.overlap.refuse_private`).
+            UserError: It is, in whatever form (:func:`~datamodules.guards.overlap.refuse_private`).
         """
         columns, files = reference_columns(self.columns), {"val": self.val_path, "test": self.test_path}
         public: list[Named] = [
@@ -178,7 +178,7 @@ class DialogueDataModule(TrainingDataModule):
     @property
     def num_units(self) -> int:
         """N: number of privacy units that are trained on; known after ``setup("fit")``."""
-        return self.train_turns().num_units
+        return self.train_examples().num_units
 
     @property
     def batch_size(self) -> int:
@@ -207,7 +207,7 @@ class DialogueDataModule(TrainingDataModule):
 
     def train_dataloader(self) -> Loader[LogicalBatch]:
         """Logical batches, beginning at the step that the trainer has reached."""
-        turns = self.train_turns()
+        turns = self.train_examples()
         batches = LogicalBatches(turns, self.max_tokens_per_micro_batch, self.max_rows_per_unit, self.sampling_seed)
         costs, (rank, world_size) = turns.costs(self.max_rows_per_unit), self.rank_and_world_size()
         is_poisson = self.sampling == "poisson"
@@ -220,7 +220,7 @@ class DialogueDataModule(TrainingDataModule):
             return self.steps(ShuffledBatches(turns.num_units, self.batch_size, self.seed), make)
         return self.steps(self.poisson(turns.num_units, self.batch_size, self.sampling_seed), make)
 
-    def train_turns(self) -> EncodedTurns:
+    def train_examples(self) -> EncodedExamples:
         """The turns that are trained on, known after ``setup("fit")``."""
         if self._turns is None:
             raise RuntimeError('the training data is not loaded yet: call setup("fit") first')

@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from datamodules.batch import ParserBatch, TurnBatch
-from datamodules.columns import Columns
+from datamodules.batches.batch import ExampleBatch, ParserBatch
+from datamodules.batches.loader import Loader
+from datamodules.batches.samplers import BucketedBatches
 from datamodules.data_module import TrainingDataModule, check_limits
-from datamodules.loader import Loader
-from datamodules.shuffling import BucketedBatches
-from datamodules.sources import expand_path, is_embedded
-from datamodules.tables import read_turns
-from datamodules.turn import Turn
+from datamodules.reading.columns import Columns
+from datamodules.reading.example import Example
+from datamodules.reading.examples import read_examples
+from datamodules.reading.files import expand_path, is_embedded
 from doppel.errors import DataError
 from doppel.parsing.actions import split_source
 from doppel.parsing.oracle import Actions, encode
@@ -103,7 +103,7 @@ class ParserDataModule(TrainingDataModule):
         if len(self._examples) < len(turns):
             log.warning("%d of %d turns cannot be written as actions", len(turns) - len(self._examples), len(turns))
 
-    def load_evaluation(self, name: str, path: str) -> list[TurnBatch]:
+    def load_evaluation(self, name: str, path: str) -> list[ExampleBatch]:
         """Read turns, and write as actions those that the vocabulary can express."""
         turns = self._with_trees(path)[: self.limit_val_turns if name == "val" else None]
         turns.sort(key=lambda turn: len(_tree(turn)))
@@ -112,12 +112,12 @@ class ParserDataModule(TrainingDataModule):
             part = turns[start : start + self.eval_batch_size]
             known = _examples(part, self._vocabulary) if self._vocabulary is not None else []
             actions = collate(known, sum(len(a.ids) - 1 for _, a in known)) if known else None
-            batches.append(TurnBatch([t.utterance for t in part], [_tree(t) for t in part], actions))
+            batches.append(ExampleBatch([t.utterance for t in part], [_tree(t) for t in part], actions))
         return batches
 
-    def empty_batch(self, name: str) -> TurnBatch:
+    def empty_batch(self, name: str) -> ExampleBatch:
         """Without turns."""
-        return TurnBatch([], [], None)
+        return ExampleBatch([], [], None)
 
     def train_dataloader(self) -> Loader[ParserBatch]:
         """Batches of similar lengths, beginning at the step that the trainer has reached."""
@@ -131,8 +131,8 @@ class ParserDataModule(TrainingDataModule):
 
         return self.steps(BucketedBatches(lengths, self.max_tokens_per_batch, self.seed, source_lengths), make)
 
-    def _with_trees(self, path: str) -> list[Turn]:
-        return read_turns(path, "utterance", needs=("parse",), columns=self.columns)
+    def _with_trees(self, path: str) -> list[Example]:
+        return read_examples(path, "utterance", needs=("parse",), columns=self.columns)
 
     def _extended(self, vocabulary: ActionVocabulary) -> ActionVocabulary:
         """The vocabulary of these trees, after that of the parser that training starts from, if there is one."""
@@ -159,12 +159,12 @@ def collate(examples: Sequence[_Example], num_actions: int) -> ParserBatch:
     return ParserBatch([source for source, _ in examples], num_actions=num_actions, **padded)
 
 
-def _examples(turns: Sequence[Turn], vocabulary: ActionVocabulary) -> list[_Example]:
+def _examples(turns: Sequence[Example], vocabulary: ActionVocabulary) -> list[_Example]:
     """Pieces of the utterance and actions of the turns that can be written as such."""
     encoded = ((turn, encode(_tree(turn), turn.utterance, vocabulary)) for turn in turns)
     return [(split_source(turn.utterance), actions) for turn, actions in encoded if actions is not None]
 
 
-def _tree(turn: Turn) -> str:
+def _tree(turn: Example) -> str:
     assert turn.parse is not None
     return turn.parse

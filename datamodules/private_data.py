@@ -9,9 +9,9 @@ from typing import Protocol
 class PrivateData(Protocol):
     """A data module that names its units; everything is known after ``setup("fit")``.
 
-    Its training loader yields :class:`~datamodules.batch.LogicalBatch`: each the part of one Poisson sample that this
-    rank computes, in the order of the optimiser's steps, with ``expected_num_units`` equal to :attr:`batch_size`. Any
-    object with ``num_units`` and ``rows_per_unit`` serves as a micro-batch.
+    Its training loader yields :class:`~datamodules.batches.batch.LogicalBatch`: each the part of one Poisson sample
+    that this rank computes, in the order of the optimiser's steps, with ``expected_num_units`` equal to
+    :attr:`batch_size`. Any object with ``num_units`` and ``rows_per_unit`` serves as a micro-batch.
 
     Attributes:
         num_units: N, how many units the training data have.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from datamodules.batch import PromptBatch
+from datamodules.batches.batch import PromptBatch
 from datamodules.data_module import PredictionDataModule, check_limits, is_disclosable
 from doppel.errors import DataError
 from doppel.files import read_json_lines
@@ -55,18 +55,18 @@ class PromptDataModule(PredictionDataModule):
 
     def setup(self, stage: str) -> None:
         """Read and tokenise the prompts; later calls reuse them."""
-        codec = self.require_codec()
+        text_format = self.require_text_format()
         if self._prompts:
             return
-        if self.prompts_path is None and codec.source is not None:
+        if self.prompts_path is None and text_format.source is not None:
             raise DataError(
-                f"the model writes {codec.target!r} given {codec.source!r}, but prompts_path is not set: "
+                f"the model writes {text_format.target!r} given {text_format.source!r}, but prompts_path is not set: "
                 "give the file of the stage before"
             )
         if self.prompts_path is None:
-            self._prompts, self._input_ids = [None], [codec.encode_prompt(None)]
+            self._prompts, self._input_ids = [None], [text_format.encode_prompt(None)]
             return
-        if codec.source is None:
+        if text_format.source is None:
             raise DataError(
                 f"prompts_path is {self.prompts_path}, but the model takes no prompt: remove it, "
                 "or use a model with a source"
@@ -77,9 +77,11 @@ class PromptDataModule(PredictionDataModule):
         content = path.read_bytes()
         digest = hashlib.sha256(content).hexdigest()
         self.prompts_digest = digest if is_disclosable(self) else keyed_fingerprint(digest)
-        texts, fields = _read_prompts(path, content, self.prompt_field or codec.source, codec.source == "parse")
+        texts, fields = _read_prompts(
+            path, content, self.prompt_field or text_format.source, text_format.source == "parse"
+        )
         self._prompts, self._fields = list(texts[: self.num_samples]), fields[: self.num_samples]
-        self._input_ids = codec.encode_prompts(self._prompts)
+        self._input_ids = text_format.encode_prompts(self._prompts)
 
     @property
     def num_total(self) -> int:

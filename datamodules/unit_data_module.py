@@ -18,12 +18,12 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
-from datamodules.batch import LogicalBatch
-from datamodules.columns import Columns
+from datamodules.batches.batch import LogicalBatch
+from datamodules.batches.cut import choose
+from datamodules.batches.loader import Batches, Loader
 from datamodules.data_module import DataModule, check_limits
-from datamodules.loader import Batches, Loader
-from datamodules.logical_batches import choose
-from datamodules.turn import unit_name
+from datamodules.reading.columns import Columns
+from datamodules.reading.example import unit_name
 from doppel.errors import DataError
 from doppel.files import kind_of
 from doppel.privacy.secret import Secret
@@ -315,7 +315,7 @@ def _check_dataset(name: str, dataset: Any) -> None:
         mend = f"a DataLoader draws its own batches: give its dataset ({name}=loader.dataset) and its collate_fn"
     elif isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
         mend = (
-            "its rows come in an order of its own, and each must be drawn by a coin of its own: give a dataset with "
+            "its rows come in an order of its own, which excludes Poisson sampling: give a dataset with "
             "__len__ and __getitem__, such as list(dataset)"
         )
     elif isinstance(dataset, str | bytes | Mapping):

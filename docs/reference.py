@@ -14,9 +14,9 @@ from commands.privacy.evolution_settings import Evolution
 from commands.run.settings import Adaptation, Attributes, Calibration, Experiment, Topics
 from commands.run.slurm import Site
 from commands.runs.yaml_files import PLACE
-from datamodules.columns import Columns
 from datamodules.dialogue_data_module import DialogueDataModule
-from datamodules.redaction import Redaction
+from datamodules.guards.redaction import Redaction
+from datamodules.reading.columns import Columns
 from doppel.evolution.generators.limits import Limits
 from doppel.evolution.generators.wording import Wording
 from doppel.privacy.spec import PrivacyArguments

@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.optim.lr_scheduler import ConstantLR, LRScheduler
 from torch.optim.optimizer import Optimizer
 
-from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch, PromptBatch
-from datamodules.codec import MAX_LENGTH, Codec
+from datamodules.batches.batch import IGNORE_INDEX, LogicalBatch, MicroBatch, PromptBatch
 from datamodules.linearisation import Linearisation
-from datamodules.sources import expand_path
-from datamodules.turn import Field
+from datamodules.reading.example import Field
+from datamodules.reading.files import expand_path
+from datamodules.text_format import MAX_LENGTH, TextFormat
 from doppel.errors import UserError
 from doppel.grammar.slot_table import SHIPPED
 from doppel.metrics.compare import function_metrics, word_overlap
@@ -73,37 +73,36 @@ class CausalLM(LogicalBatchModule):
 
     Args:
         base_model: Folder or hub name of any Hugging Face causal LM, such as ``models/base`` or ``gpt2``.
-        source: Field of the turn that serves as the prompt; null for an unconditional model.
-        target: Field of the turn that the model learns to write.
-        init: ``pretrained`` loads the weights of ``base_model``; ``random`` takes its architecture alone.
-        init_weights: Run folder or checkpoint of a Doppel model with the same ``base_model``, whose weights training
-            starts from: a warm start, such as from public turns. Whatever these weights were trained on must be public,
-            or paid for in a ledger: this run's ε does not cover it. Weights that ``ckpt_path`` names win over them.
-            ``$VARIABLE`` is filled in.
+        source: Field of the example used as the prompt; null for an unconditional model.
+        target: Field of the example that the model learns to write.
+        init: ``pretrained`` loads the weights of ``base_model``; ``random`` uses its architecture only.
+        init_weights: Run folder or checkpoint of a Doppel model with the same ``base_model`` to start from, such as one
+            trained on public requests. What these weights were trained on must be public or charged in a ledger: this
+            run's ε does not cover it. Weights of ``ckpt_path`` win over them. ``$VARIABLE`` is filled in.
         max_length: Longest example in tokens; longer ones contribute zero (they are never dropped). A private training
-            tries a row of this length before its first step, so it is no larger than texts need: where a model has
-            fewer positions, as many as it has; null for all of them.
-        loss_divisor: Divides the sum of a row's token losses; null for the row's own number of tokens, as the paper's
-            code does.
-        task_prefix: Whether every prompt names what is to be written, see :class:`~datamodules.codec.Codec`. The
-            shipped base model was trained so; the paper's prompts have no such name.
+            tries a row of this length before its first step. Null: all positions of the model, as also where it has
+            fewer.
+        loss_divisor: Public constant that divides the sum of a row's token losses; null: the row's own number of
+            tokens, as in the paper's code.
+        task_prefix: Whether each prompt starts with the type of text, see :class:`~datamodules.text_format.TextFormat`.
+            The shipped base model was trained so; the paper has no such prefix.
         linearisation: How parse trees are written: ``raw``, or ``spaced`` with a space inside each quote, so that names
-            are cut into the same tokens as in the utterance. A model keeps what it was trained with.
-        slots: A table of slots: names that a tree quotes, and that its utterance says, become ``person1``, ``event1``
-            and so on before the model reads them, and public names fill these in its samples
-            (:class:`~datamodules.codec.Codec`). ``shipped`` for the embedded grammar, SMCalFlow, TreeDST and SGD, or a
-            YAML file of your own (:class:`~doppel.grammar.slot_table.SlotTable`); null trains on names as they are, as
-            the paper does. A model without trees has no slots.
+            have the same tokens as in the request. A model keeps what it was trained with.
+        slots: Table of placeholders: names quoted by a tree become ``person1``, ``event1``, … in tree and request
+            before training, and public names replace them in samples (:class:`~datamodules.text_format.TextFormat`).
+            ``shipped`` suits the embedded grammar, SMCalFlow, TreeDST and SGD; or a YAML file of your own
+            (:class:`~doppel.grammar.slot_table.SlotTable`); null trains on names, as the paper does. Models without
+            trees have no placeholders.
         dropout: Overrides the dropout probabilities of the base model; null keeps them.
-        lora: Trains low-rank adapters alone and keeps the base model as it is; null trains every weight.
-        activation_checkpointing: Keeps only the inputs of the model's blocks for the backward pass and computes the
-            rest again there: less memory, about a third more time. A private training holds more of the layers that it
-            trains: there fewer tokens at a time (``max_tokens_per_micro_batch``) save memory without that time.
+        lora: Train low-rank adapters (LoRA) only; null trains every weight.
+        activation_checkpointing: Recompute activations of the model's blocks in the backward pass: less memory, about a
+            third more time. A private training keeps more of the layers that it trains: there a smaller
+            ``max_tokens_per_micro_batch`` saves memory without that time.
         optimizer: Optimiser; AdamW with rate 2e-3 and no weight decay by default.
         lr_scheduler: Scheduler, stepped once per logical batch; constant by default.
         sampling: How ``predict`` and ``test`` sample text.
-        test_metrics: Whether ``test`` also samples one text for each test example and compares the two sets.
-        test_featurizer: Model whose features MAUVE compares in ``test``; null leaves MAUVE out.
+        test_metrics: Whether ``test`` also samples one text per test example and compares the two sets.
+        test_featurizer: Feature model of MAUVE in ``test``; null: no MAUVE.
     """
 
     def __init__(
@@ -133,8 +132,8 @@ class CausalLM(LogicalBatchModule):
         length = longest_example(self.model, max_length)
         tokenizer = load_tokenizer(base_model)
         check_ids(tokenizer, self.model, base_model)
-        self.codec = Codec(tokenizer, source, target, length, linearisation, task_prefix, slots)
-        start = None if init_weights is None else WarmStart.read(expand_path(init_weights), self.codec)
+        self.text_format = TextFormat(tokenizer, source, target, length, linearisation, task_prefix, slots)
+        start = None if init_weights is None else WarmStart.read(expand_path(init_weights), self.text_format)
         #: Which weights the training started from; kept in the logger's configuration and in checkpoints.
         self.warm_start = None if start is None else start.record
         self.origins = [] if init == "random" else origins_of(Path(base_model))
@@ -151,7 +150,7 @@ class CausalLM(LogicalBatchModule):
         # Sampled from, and tested; a grammar that does not suit is refused before anything is spent.
         self.sampling = sampling
         if target == "parse":
-            tree_constraint(self.codec, sampling.grammar)
+            tree_constraint(self.text_format, sampling.grammar)
         self.sampled_texts = SampledTexts() if test_metrics else None
         self.test_featurizer = test_featurizer
         self._mean_loss = MeanTokenLoss()
@@ -174,7 +173,7 @@ class CausalLM(LogicalBatchModule):
         ids_BT, labels_BT = batch.input_ids[:, :-1], batch.labels[:, 1:]
         if not ids_BT.shape[1]:  # a row of one token has no loss
             ids_BT, labels_BT = batch.input_ids, F.pad(labels_BT, (0, 1), value=IGNORE_INDEX)
-        with attention_for(self.device, self.codec.max_length):
+        with attention_for(self.device, self.text_format.max_length):
             if self.head_loss is None:
                 logits_BTV = self.model(input_ids=ids_BT, use_cache=False).logits
             else:
@@ -187,10 +186,10 @@ class CausalLM(LogicalBatchModule):
     def probe(self) -> tuple[MicroBatch, ...]:
         """Random tokens: a row of at most 8 alone, after one of 64, and after one of ``max_length``, but of 8,192 at
         most."""
-        vocabulary, length = self.model.get_input_embeddings().num_embeddings, min(self.codec.max_length, 8192)
+        vocabulary, length = self.model.get_input_embeddings().num_embeddings, min(self.text_format.max_length, 8192)
         ids = torch.randint(vocabulary, (2, length), generator=torch.Generator().manual_seed(0))
         labels = ids.clone()
-        ids[1, 8:], labels[1, 8:] = self.codec.pad_id, IGNORE_INDEX
+        ids[1, 8:], labels[1, 8:] = self.text_format.pad_id, IGNORE_INDEX
         ids, labels = ids.to(self.device), labels.to(self.device)
         lengths = [_PROBED, length] if length > _PROBED else [length]
         beside = [MicroBatch(ids[:, :n], labels[:, :n], num_units=2) for n in lengths]
@@ -211,7 +210,7 @@ class CausalLM(LogicalBatchModule):
         max_tokens = getattr(self.trainer.datamodule, "max_tokens_per_micro_batch", None)  # type: ignore[attr-defined]
         if max_tokens is None:
             return
-        length = min(self.codec.max_length, _PROBED)
+        length = min(self.text_format.max_length, _PROBED)
         ids = torch.zeros((1, length), dtype=torch.int64, device=self.device)
 
         def losses(num_rows: int) -> Tensor:
@@ -245,9 +244,9 @@ class CausalLM(LogicalBatchModule):
                 labelled = (labels != IGNORE_INDEX).nonzero().flatten().tolist()
                 if labelled:
                     prompts.append(ids[: labelled[0]].tolist())
-                    references.append(self.codec.decode(ids[labelled[0] :].tolist()))
+                    references.append(self.text_format.decode(ids[labelled[0] :].tolist()))
             texts = sample_texts(
-                self.model, self.codec, prompts, self.sampling, stream=(self.global_rank, batch_idx, number)
+                self.model, self.text_format, prompts, self.sampling, stream=(self.global_rank, batch_idx, number)
             )
             self.sampled_texts.update([text for text, _ in texts], references)
 
@@ -259,14 +258,14 @@ class CausalLM(LogicalBatchModule):
         synthetic, reference = self.sampled_texts.join()
         if not synthetic:
             return
-        for name, value in _text_metrics(self.codec.target, self.test_featurizer, synthetic, reference).items():
+        for name, value in _text_metrics(self.text_format.target, self.test_featurizer, synthetic, reference).items():
             number = torch.tensor(math.nan if value is None else value)
             self.log_metric(f"test/{name}", number, self._is_public, rank_zero_only=True)
 
     def predict_step(self, batch: PromptBatch, batch_idx: int) -> list[Sample]:
         """Sample one target for each prompt."""
         with self.half_weights():
-            return draw_samples(self.model, self.codec, batch, self.sampling)
+            return draw_samples(self.model, self.text_format, batch, self.sampling)
 
     def configure_optimizers(self) -> Any:
         """Optimiser and scheduler as injected."""
@@ -277,7 +276,7 @@ class CausalLM(LogicalBatchModule):
         """Keep what the weights do not tell: the adapters, how text is written, where a warm start came from."""
         super().on_save_checkpoint(checkpoint)
         checkpoint["lora"] = None if self.lora is None else asdict(self.lora)
-        checkpoint["text_format"] = self.codec.text_format()
+        checkpoint["text_format"] = self.text_format.compatibility()
         checkpoint["warm_start"] = self.warm_start
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
@@ -289,7 +288,7 @@ class CausalLM(LogicalBatchModule):
         super().on_load_checkpoint(checkpoint)
         if "text_format" not in checkpoint:
             raise UserError("the checkpoint is no language model's of ours: give the last.ckpt of its `fit`")
-        name = self.codec.other_format(checkpoint["text_format"])
+        name = self.text_format.other_format(checkpoint["text_format"])
         if name is not None:
             raise UserError(
                 f"the checkpoint was trained with another {name}: give the model the settings of its config.yaml"

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, cast
 import torch
 from transformers import GenerationConfig
 
-from datamodules.batch import PromptBatch
-from datamodules.turn import Field
+from datamodules.batches.batch import PromptBatch
+from datamodules.reading.example import Field
 from doppel.decoding.decode import DrawingRule, Request, decode, is_supported
 from doppel.decoding.generate import generate
 from doppel.errors import UserError
@@ -22,7 +22,7 @@ from lightning_modules.tree_constraint import TreeConstraint, TreeProcessor, tre
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from datamodules.codec import Codec
+    from datamodules.text_format import TextFormat
 
 
 @dataclass(frozen=True)
@@ -30,28 +30,26 @@ class SamplingArguments:
     """How text is sampled.
 
     Args:
-        num_beams: 1 samples token by token from the model's distribution; more are the beams of Hugging Face's
-            multinomial beam search, which is slower and likes the likeliest texts (5 for utterances in Mireshghallah et
-            al., 2023, section 4.3).
-        top_k: Candidates kept at each token; 0 keeps all of them.
+        num_beams: 1 samples token by token; more use Hugging Face's multinomial beam search, which is slower and
+            favours the most likely texts (5 for utterances in Mireshghallah et al., 2023, section 4.3).
+        top_k: Candidates kept at each token; 0 keeps all.
         top_p: Probability mass of the nucleus kept at each token; 1 keeps all of it.
-        temperature: Divides the logits; below 1 the samples are more alike, above 1 more varied.
-        max_new_tokens: Longest target in tokens; null goes on until the model's last position.
-        seed: Names the random streams. One seed draws the same samples again only if the batches and ``max_rows``
-            are the same; give each repetition of an experiment its own.
-        max_rows: Most rows of tokens that go through the model together, num_beams for each text: more are faster on
-            a large GPU, and need more memory.
-        redraws: How often a text that is no sample (cut off, empty, with a broken character, an utterance with a tree
-            in it, a malformed tree) is drawn again for its prompt before it is given up, see
-            :func:`draw_samples`; null keeps every text, as the paper does.
-        min_words: Fewest words of an utterance that is a sample; a public bound, which the data do not choose.
-        grammar: Lets a model of parse trees write well-formed Lispress alone; a tree that does not end within
-            max_new_tokens is no sample. A CSV table of a public API
-            (:func:`doppel.lispress.api_table.read_api_names`), public trees as JSON lines
-            (:func:`doppel.lispress.tree_names.read_tree_names`), or a list of such files: their names alone.
-            Null writes freely, as the paper does. In an experiment ``reference``, the default, stands for the trees of
-            the public reference. Privacy: a public grammar is post-processing and costs nothing; never make one from
-            the private data.
+        temperature: Divides the logits; lower values give less diverse samples.
+        max_new_tokens: Longest target in tokens; null: up to the model's last position.
+        seed: Names the random streams. Samples repeat only with the same seed, batches and ``max_rows``; use a
+            different one for each repetition of an experiment.
+        max_rows: Rows per forward pass, ``num_beams`` for each text: more are faster on a large GPU and need more
+            memory.
+        redraws: How often a rejected text (cut off, empty, with a broken character, a tree where words belong, a
+            malformed tree) is drawn again for its prompt, see :func:`draw_samples`; null keeps every text, as the paper
+            does.
+        min_words: Fewest words of an accepted request; a public bound.
+        grammar: Restrict a model of parse trees to well-formed Lispress with the names of a CSV table of a public API
+            (:func:`doppel.lispress.api_table.read_api_names`), of public trees as JSON lines
+            (:func:`doppel.lispress.tree_names.read_tree_names`), or of a list of such files. A tree that does not end
+            within max_new_tokens is rejected. Null: no restriction, as in the paper. In an experiment ``reference``,
+            the default, stands for the trees of the public reference. A public grammar is post-processing; never make
+            one from private data.
     """
 
     num_beams: int = 1
@@ -119,7 +117,7 @@ BROKEN = "\ufffd"
 
 
 def draw_samples(
-    model: PreTrainedModel, codec: Codec, batch: PromptBatch, arguments: SamplingArguments
+    model: PreTrainedModel, text_format: TextFormat, batch: PromptBatch, arguments: SamplingArguments
 ) -> list[Sample]:
     """Sample one target for each prompt of a batch.
 
@@ -134,7 +132,7 @@ def draw_samples(
 
     Args:
         model: A causal language model.
-        codec: Of the model.
+        text_format: Of the model.
         batch: Prompts and their indices.
         arguments: How to sample.
 
@@ -150,14 +148,16 @@ def draw_samples(
     for number in range((arguments.redraws or 0) + 1):
         indices = [batch.indices[i] for i in left]
         stream = [*indices, -number] if number else indices
-        texts = sample_texts(model, codec, [batch.input_ids[i] for i in left], arguments, stream)
+        texts = sample_texts(model, text_format, [batch.input_ids[i] for i in left], arguments, stream)
         for i, sampled in zip(left, texts, strict=True):
             sample = samples[i]
-            filled = codec.fill(sampled.text, sample.prompt, f"{arguments.seed} {codec.target} {sample.index} {number}")
+            filled = text_format.fill(
+                sampled.text, sample.prompt, f"{arguments.seed} {text_format.target} {sample.index} {number}"
+            )
             sampled = SampledText(filled.text, sampled.finished)
             sample.text, sample.finished = sampled
             sample.slots = (filled.num_given, filled.num_said, filled.num_own)
-            fault = None if arguments.redraws is None else fault_of(sampled, codec.target, arguments.min_words)
+            fault = None if arguments.redraws is None else fault_of(sampled, text_format.target, arguments.min_words)
             sample.is_dropped = fault is not None
             if fault is not None:
                 sample.faults.append(fault)
@@ -190,7 +190,7 @@ def fault_of(sampled: SampledText, target: Field, min_words: int = 1) -> Fault |
 
 def sample_texts(
     model: PreTrainedModel,
-    codec: Codec,
+    text_format: TextFormat,
     prompts_ids: list[list[int]],
     arguments: SamplingArguments,
     stream: Sequence[int] | None = None,
@@ -208,10 +208,10 @@ def sample_texts(
 
     Args:
         model: A causal language model; dropout is off while it samples.
-        codec: Gives the special ids and decodes.
+        text_format: Gives the special ids and decodes.
         prompts_ids: Ids of each prompt, separator included; none is empty.
         arguments: How to sample.
-        stream: Names a random stream of its own, together with ``arguments.seed`` and the codec's fields:
+        stream: Names a random stream of its own, together with ``arguments.seed`` and the text format's fields:
             pass the indices of the samples. Batches of other indices draw other numbers, on whichever rank
             and after any number of restarts, and the global generator is left as it was. None draws from
             the global generator.
@@ -236,31 +236,31 @@ def sample_texts(
 
     texts = [SampledText("", False)] * len(prompts_ids)
     write = _decode if arguments.num_beams == 1 and is_supported(model) else _generate
-    with _random_stream(stream, arguments.seed, codec, model.device), _plain_decoding(model):
-        for i, target in zip(requests, write(model, codec, list(requests.values()), arguments), strict=True):
-            finished = codec.eos_id in target
+    with _random_stream(stream, arguments.seed, text_format, model.device), _plain_decoding(model):
+        for i, target in zip(requests, write(model, text_format, list(requests.values()), arguments), strict=True):
+            finished = text_format.eos_id in target
             if finished:
-                target = target[: target.index(codec.eos_id)]
-            texts[i] = SampledText(codec.decode(target), finished)
+                target = target[: target.index(text_format.eos_id)]
+            texts[i] = SampledText(text_format.decode(target), finished)
     return texts
 
 
 def _decode(
-    model: PreTrainedModel, codec: Codec, requests: list[Request], arguments: SamplingArguments
+    model: PreTrainedModel, text_format: TextFormat, requests: list[Request], arguments: SamplingArguments
 ) -> list[list[int]]:
     """Ids that the model writes after each prompt, by our own decoder."""
     rule = DrawingRule(
         top_k=arguments.top_k,
         top_p=arguments.top_p,
         temperature=arguments.temperature,
-        never=tuple(number for number in _never(codec) if number < model.config.vocab_size),
-        eos_id=codec.eos_id,
-        constraint=tree_constraint(codec, arguments.grammar),
+        never=tuple(number for number in _never(text_format) if number < model.config.vocab_size),
+        eos_id=text_format.eos_id,
+        constraint=tree_constraint(text_format, arguments.grammar),
     )
     return decode(model, requests, rule, arguments.max_rows)
 
 
-def generation_config(codec: Codec, arguments: SamplingArguments) -> GenerationConfig:
+def generation_config(text_format: TextFormat, arguments: SamplingArguments) -> GenerationConfig:
     """How Hugging Face's ``generate`` draws from the same distribution, but for a grammar and redraws."""
     return GenerationConfig(
         do_sample=True,
@@ -269,29 +269,29 @@ def generation_config(codec: Codec, arguments: SamplingArguments) -> GenerationC
         top_p=arguments.top_p,
         temperature=arguments.temperature,
         max_new_tokens=arguments.max_new_tokens,
-        suppress_tokens=_never(codec) or None,
-        bos_token_id=codec.bos_id,
-        eos_token_id=codec.eos_id,
-        pad_token_id=codec.pad_id,
+        suppress_tokens=_never(text_format) or None,
+        bos_token_id=text_format.bos_id,
+        eos_token_id=text_format.eos_id,
+        pad_token_id=text_format.pad_id,
     )
 
 
-def _never(codec: Codec) -> list[int]:
+def _never(text_format: TextFormat) -> list[int]:
     """Special ids, which no target holds, but for the end of text."""
-    special = {number for number, token in codec.tokenizer.added_tokens_decoder.items() if token.special}
-    return sorted({codec.pad_id, codec.bos_id, *special} - {codec.eos_id})
+    special = {number for number, token in text_format.tokenizer.added_tokens_decoder.items() if token.special}
+    return sorted({text_format.pad_id, text_format.bos_id, *special} - {text_format.eos_id})
 
 
 def _generate(
-    model: PreTrainedModel, codec: Codec, requests: list[Request], arguments: SamplingArguments
+    model: PreTrainedModel, text_format: TextFormat, requests: list[Request], arguments: SamplingArguments
 ) -> list[list[int]]:
     """The same by Hugging Face's ``generate``."""
-    constraint = tree_constraint(codec, arguments.grammar)
+    constraint = tree_constraint(text_format, arguments.grammar)
 
     def processor(width: int) -> TreeProcessor:
-        return TreeProcessor(cast("TreeConstraint", constraint), width, codec.eos_id)
+        return TreeProcessor(cast("TreeConstraint", constraint), width, text_format.eos_id)
 
-    config = generation_config(codec, arguments)
+    config = generation_config(text_format, arguments)
     return generate(model, requests, config, arguments.max_rows, processor if constraint else None)
 
 
@@ -309,12 +309,14 @@ def _plain_decoding(model: PreTrainedModel) -> Iterator[None]:
 
 
 @contextmanager
-def _random_stream(stream: Sequence[int] | None, seed: int, codec: Codec, device: torch.device) -> Iterator[None]:
+def _random_stream(
+    stream: Sequence[int] | None, seed: int, text_format: TextFormat, device: torch.device
+) -> Iterator[None]:
     """Random numbers that depend on the stream's name alone."""
     if stream is None:
         yield
         return
-    name = f"{seed} {codec.source} {codec.target} {list(map(int, stream))}"
+    name = f"{seed} {text_format.source} {text_format.target} {list(map(int, stream))}"
     digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(int.from_bytes(digest, "big") >> 1)

@@ -18,8 +18,8 @@ from torch.optim.optimizer import Optimizer
 from torchmetrics import MeanMetric, MetricCollection
 from tqdm import tqdm
 
-from datamodules.batch import ParserBatch, PromptBatch, TurnBatch
-from datamodules.sources import expand_path
+from datamodules.batches.batch import ExampleBatch, ParserBatch, PromptBatch
+from datamodules.reading.files import expand_path
 from doppel.errors import UserError
 from doppel.metrics.parser_metrics import parser_metric_collection
 from doppel.parsing.actions import split_source
@@ -39,7 +39,7 @@ def adamw(params: Any) -> Optimizer:
 
 
 class Fields(NamedTuple):
-    """Which fields of a line the parser reads and writes, as writers of predictions ask a model's codec."""
+    """Which fields of a line the parser reads and writes, as writers of predictions ask a model's text_format."""
 
     source: str = "utterance"
     target: str = "parse"
@@ -98,7 +98,7 @@ class SemanticParser(LogicalBatchModule):
         self.warmup_steps = warmup_steps
         self.max_grad_norm = max_grad_norm
         self.init_weights = init_weights
-        self.codec = Fields()
+        self.text_format = Fields()
         #: The actions; None until training data or a checkpoint tells.
         self.vocabulary: ActionVocabulary | None = None
         self.network: ParserNetwork | None = None
@@ -203,7 +203,7 @@ class SemanticParser(LogicalBatchModule):
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
             torch.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
 
-    def validation_step(self, batch: TurnBatch, batch_idx: int) -> None:
+    def validation_step(self, batch: ExampleBatch, batch_idx: int) -> None:
         """Loss of the oracle's actions; parse the utterances."""
         network, _ = self._ready()
         if batch.actions is not None:
@@ -218,7 +218,7 @@ class SemanticParser(LogicalBatchModule):
         self._mean_loss.reset()
         self._log_metrics(self.val_metrics)
 
-    def test_step(self, batch: TurnBatch, batch_idx: int) -> None:
+    def test_step(self, batch: ExampleBatch, batch_idx: int) -> None:
         """Parse the utterances."""
         self.test_metrics.update(self.annotate(batch.utterances), batch.trees)
 

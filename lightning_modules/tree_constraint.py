@@ -24,7 +24,7 @@ from doppel.lispress.names import ApiNames
 from doppel.lispress.tree_names import read_tree_names
 
 if TYPE_CHECKING:
-    from datamodules.codec import Codec
+    from datamodules.text_format import TextFormat
 
 #: How a file of public trees ends; any other one is a table of an API.
 TREES = ".jsonl"
@@ -94,11 +94,11 @@ class TreeConstraint:
         return forbidden.to(like.device)
 
 
-def tree_constraint(codec: Codec, grammar: str | list[str] | None) -> TreeConstraint | None:
+def tree_constraint(text_format: TextFormat, grammar: str | list[str] | None) -> TreeConstraint | None:
     """The constraint on what a model of trees writes.
 
     Args:
-        codec: Of the model.
+        text_format: Of the model.
         grammar: As in :class:`lightning_modules.sampling.SamplingArguments`.
 
     Returns:
@@ -109,13 +109,13 @@ def tree_constraint(codec: Codec, grammar: str | list[str] | None) -> TreeConstr
     """
     if not grammar:
         return None
-    if codec.target != "parse":
+    if text_format.target != "parse":
         raise UserError(
-            f"sampling.grammar is for models that write parse trees, and this one writes the {codec.target}: "
+            f"sampling.grammar is for models that write parse trees, and this one writes the {text_format.target}: "
             "set it to null, or give it to the parse-tree model alone"
         )
     tables = (grammar,) if isinstance(grammar, str) else tuple(grammar)
-    return _constraint(tables, codec.linearisation == "spaced", codec.tokenizer, codec.eos_id)
+    return _constraint(tables, text_format.linearisation == "spaced", text_format.tokenizer, text_format.eos_id)
 
 
 @lru_cache(maxsize=4)

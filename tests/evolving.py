@@ -14,7 +14,7 @@ import yaml
 
 import cli
 from commands.privacy import evolve
-from commands.run import work as work_module
+from commands.run import launch
 from commands.run.experiment import load
 from commands.run.slurm import load_site
 from commands.runs.manifest import enter
@@ -143,9 +143,9 @@ def make_run(folder: Path, **fields: Any) -> Path:
     }
     (folder / "mine.yaml").write_text(yaml.safe_dump(experiment))
     run = folder / "run"
-    with mock.patch.object(work_module, "check_sources"):  # which asks for a sentence encoder
-        work = work_module.begin(load(folder / "mine.yaml"), run, load_site(None, {}))
-    work_module.write(work, overwrite=True)
+    with mock.patch.object(launch, "check_sources"):  # which asks for a sentence encoder
+        work = launch.begin(load(folder / "mine.yaml"), run, load_site(None, {}))
+    launch.write(work, overwrite=True)
     for step in work.steps[:-1]:
         with words_alone():
             assert cli.main(list(step.words(run))) == 0, step.name

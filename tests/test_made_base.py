@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import cli
 from commands.run.experiment import load
 from commands.run.sources import check_files
-from datamodules.codec import Codec
+from datamodules.text_format import TextFormat
 from doppel.console.plan import num_parameters_of
 from doppel.errors import DataError, UserError
 from doppel.made_models import MADE_BY, how_to_make
@@ -78,34 +78,36 @@ def test_query_and_key_are_in_the_order_that_transformers_rotates(
 
 def test_begin_end_and_padding_differ_and_text_comes_back(folder: str) -> None:
     tokenizer = load_tokenizer(folder)
-    codec = Codec(tokenizer, None, "utterance", POSITIONS, "spaced", True)
-    names = [tokenizer.convert_ids_to_tokens(i) for i in (codec.bos_id, codec.eos_id, codec.pad_id)]
+    text_format = TextFormat(tokenizer, None, "utterance", POSITIONS, "spaced", True)
+    names = [tokenizer.convert_ids_to_tokens(i) for i in (text_format.bos_id, text_format.eos_id, text_format.pad_id)]
     assert names == ["<|im_start|>", "<|im_end|>", made.PAD]
     for text in ("the 12 o'clock\tmeeting", "Zoë  at 10:30", '( Event.subject " lunch " )'):
-        (ids,) = codec.tokenize([text])
-        assert codec.decode([*ids, codec.eos_id]) == text
-    assert [tokenizer.convert_ids_to_tokens(i) for i in codec.tokenize(["the 12"])[0]] == ["Ġthe", "Ġ", "1", "2"]
+        (ids,) = text_format.tokenize([text])
+        assert text_format.decode([*ids, text_format.eos_id]) == text
+    assert [tokenizer.convert_ids_to_tokens(i) for i in text_format.tokenize(["the 12"])[0]] == ["Ġthe", "Ġ", "1", "2"]
 
 
 def test_no_special_token_is_sampled(folder: str) -> None:
     model = load_model(folder)
-    codec = Codec(load_tokenizer(folder), None, "utterance", POSITIONS)
+    text_format = TextFormat(load_tokenizer(folder), None, "utterance", POSITIONS)
     with torch.no_grad():  # a model that likes the special tokens: their logits are its largest ones
         model.get_input_embeddings().weight[:4] *= 40
     for beams in (1, 2):
         arguments = SamplingArguments(max_new_tokens=6, top_k=0, num_beams=beams)
-        for text, _ in sample_texts(model, codec, [[codec.bos_id]] * 20, arguments, (0,)):
+        for text, _ in sample_texts(model, text_format, [[text_format.bos_id]] * 20, arguments, (0,)):
             assert "<|" not in text and made.PAD not in text
 
 
 def test_a_batch_with_padding_writes_what_each_prompt_writes_alone(folder: str) -> None:
     """Greedy, so that chance decides nothing: padding on the left and the cache change no logit that matters."""
     model = load_model(folder)
-    codec = Codec(load_tokenizer(folder), "parse", "utterance", POSITIONS, "spaced", True)
-    prompts = codec.encode_prompts(["(Yield (Today))", '(Yield (Create (Person "Ana") (Place "Oslo") (Today)))', "x"])
+    text_format = TextFormat(load_tokenizer(folder), "parse", "utterance", POSITIONS, "spaced", True)
+    prompts = text_format.encode_prompts(
+        ["(Yield (Today))", '(Yield (Create (Person "Ana") (Place "Oslo") (Today)))', "x"]
+    )
     greedy = SamplingArguments(max_new_tokens=12, top_k=1, redraws=None)
-    together = sample_texts(model, codec, prompts, greedy, (0,))
-    alone = [sample_texts(model, codec, [prompt], greedy, (0,))[0] for prompt in prompts]
+    together = sample_texts(model, text_format, prompts, greedy, (0,))
+    alone = [sample_texts(model, text_format, [prompt], greedy, (0,))[0] for prompt in prompts]
     assert together == alone
     for prompt, (text, _) in zip(prompts, together, strict=True):  # without cache and padding
         ids = torch.tensor([prompt])
@@ -113,7 +115,7 @@ def test_a_batch_with_padding_writes_what_each_prompt_writes_alone(folder: str) 
             logits = model(input_ids=ids).logits[0, -1]
             logits[[0, 1, 3]] = -torch.inf
             ids = torch.cat([ids, logits.argmax().view(1, 1)], 1)
-        assert codec.decode(ids[0, len(prompt) :].tolist()) == text
+        assert text_format.decode(ids[0, len(prompt) :].tolist()) == text
 
 
 @pytest.mark.parametrize("privacy", ["--privacy.target_epsilon=8", "--privacy=null"])
@@ -178,6 +180,7 @@ def _with(monkeypatch: pytest.MonkeyPatch, source: Path, digest: str) -> list[Pa
     return asked
 
 
+@pytest.mark.slow
 def test_the_folder_appears_whole_from_any_state_and_is_made_once(
     folder: str, source: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

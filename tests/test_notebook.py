@@ -31,6 +31,7 @@ print(json.dumps([len(first.samples), sorted(first.samples), first.epsilon, firs
 """
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_and_its_record_is_that_of_the_run_folder(tmp_path: Path, tiny_model: str) -> None:
     """In a script of its own, at the size of the tests."""
     tiny = {"data.train_path": "embedded:train?num=60&seed=7", "data.batch_size": 10, "epochs.one_stage": 1}

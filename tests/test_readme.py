@@ -15,7 +15,7 @@ import cli
 from commands.run.experiment import load
 from commands.run.sources import read_sources
 from commands.run.values import read_values
-from datamodules.columns import USUAL
+from datamodules.reading.columns import USUAL
 from doppel.grammar import generate
 from doppel.privacy.ledger import Ledger
 

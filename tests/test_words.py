@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
 import pytest
 from markdown_blocks import ROOT
+from source_modules import modules
 
 #: Files that are covered; code blocks and names in backticks are left out.
 COVERED = sorted(
-    ROOT / path
-    for path in (
-        *("docs/privacy.md", "docs/claims.md", "docs/sign-off.md", "docs/systems.md", "docs/metrics.md"),
-        *("docs/glossary.md", "docs/architecture.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"),
+    file
+    for pattern in (
+        "*.md",
+        "docs/**/*.md",
+        "docs/**/*.jinja",
+        "configs/**/*.yaml",
+        "models/base/*.md",
+        "models/smollm2/*.md",
+        "studies/**/*.md",
     )
+    for file in ROOT.glob(pattern)
 )
+#: Modules whose messages are not covered yet.
+_LATER = ("commands.privacy", "doppel.privacy", "commands.quality.measures")
+MESSAGES = sorted(path for name, path in modules().items() if not name.startswith(_LATER))
 #: Home-made phrase, as a pattern → the field's term.
 WORDS = {
     r"nats a (word|token)": "cross-entropy per word (nats)",
@@ -40,14 +51,31 @@ WORDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("path", COVERED, ids=lambda path: path.name)
+def found(text: str) -> dict[str, str]:
+    """Home-made phrases of a text, with the field's terms."""
+    text = " ".join(text.split())
+    return {match[0]: term for pattern, term in WORDS.items() for match in re.finditer(pattern, text, re.IGNORECASE)}
+
+
+@pytest.mark.parametrize("path", COVERED, ids=lambda path: str(path.relative_to(ROOT)))
 def test_standard_terms(path: Path) -> None:
     text = re.sub(r"^```.*?^```$|`[^`\n]+`", "", path.read_text(encoding="utf-8"), flags=re.M | re.S)
-    text = " ".join(text.split())
-    found = {match[0]: term for pattern, term in WORDS.items() for match in re.finditer(pattern, text, re.IGNORECASE)}
-    assert found == {}, "left: what stands there; right: the standard term"
+    assert found(text) == {}, "left: what stands there; right: the standard term"
+
+
+def test_standard_terms_of_messages() -> None:
+    """String constants of several words, without docstrings."""
+    wrong = {}
+    for path in MESSAGES:
+        nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        docs = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+        texts = [
+            n.value for n in nodes if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in docs
+        ]
+        wrong |= {f"{path}: {text}": terms for text in texts if " " in text.strip() and (terms := found(text))}
+    assert wrong == {}
 
 
 @pytest.mark.parametrize("phrase", ["7.6 nats a word", "votes drown", "it costs no ε", "free of ε", "SIGNED OFF"])
 def test_a_home_made_word_is_found(phrase: str) -> None:
-    assert any(re.search(pattern, phrase, re.IGNORECASE) for pattern in WORDS)
+    assert found(phrase)

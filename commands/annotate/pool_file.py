@@ -6,15 +6,16 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from datamodules.columns import USUAL
-from datamodules.records import Record, read_records
+from datamodules.reading.columns import USUAL
+from datamodules.reading.records import Record, read_records
 from doppel.errors import DataError
 from doppel.selection import ProgramError, template
 
 _PROGRAM = (*USUAL["parse"], "program")
 _SHOWN = 20  # bad rows that are named
 
-#: Reads a file row by row, and tells of rows that cannot be read, as :func:`datamodules.records.read_records` does.
+#: Reads a file row by row, and tells of rows that cannot be read, as :func:`datamodules.reading.records.read_records`
+#: does.
 Reader = Callable[[str, Callable[[str], None]], Iterator[Record]]
 
 

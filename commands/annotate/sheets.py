@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from datamodules.columns import USUAL
-from datamodules.records import head_of, kind, read_records
+from datamodules.reading.columns import USUAL
+from datamodules.reading.records import head_of, kind, read_records
 from doppel.errors import DataError
 from doppel.files import write_json_lines, write_text
 

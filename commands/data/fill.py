@@ -13,13 +13,13 @@ from tqdm import tqdm
 
 from commands.lightning.trained_model import value_chooser
 from commands.runs.private_files import learnt_from
-from datamodules.attribute_codes import AttributeCodes
-from datamodules.columns import Columns
-from datamodules.overlap import refuse_private
-from datamodules.records import head_of, read_records
-from datamodules.redaction import NO_COUNT
-from datamodules.sources import content_digest, expand_path, is_embedded
-from datamodules.tables import read_turns
+from datamodules.guards.overlap import refuse_private
+from datamodules.guards.redaction import NO_COUNT
+from datamodules.reading.attribute_codes import AttributeCodes
+from datamodules.reading.columns import Columns
+from datamodules.reading.examples import read_examples
+from datamodules.reading.files import content_digest, expand_path, is_embedded
+from datamodules.reading.records import head_of, read_records
 from doppel.errors import DataError, UserError
 from doppel.files import append_json_line, cut_torn_line, read_json_lines, try_folder, write_json_lines
 from doppel.tables.schema import OTHER, Column, Schema
@@ -118,7 +118,7 @@ def _rows(path: str, columns: Columns) -> Iterator[tuple[str, dict[str, Any]]]:
     if first is not None and ("turns" not in first[1] or first[1].keys() & set(columns.of("text", first[1]))):
         yield from chain([first], records)
         return
-    for turn in read_turns(path, "dialogue"):
+    for turn in read_examples(path, "dialogue"):
         yield path, {"text": turn.utterance, "parse": turn.parse, "label": turn.label, "unit": turn.unit}
 
 

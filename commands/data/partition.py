@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from datamodules.columns import Columns
-from datamodules.overlap import refuse_private
-from datamodules.sources import content_digest, expand_path
-from datamodules.tables import read_turns
-from datamodules.turn import Turn
+from datamodules.guards.overlap import refuse_private
+from datamodules.reading.columns import Columns
+from datamodules.reading.example import Example
+from datamodules.reading.examples import read_examples
+from datamodules.reading.files import content_digest, expand_path
 from doppel.errors import DataError
 from doppel.files import write_json, write_json_lines
 from doppel.lispress import function_types, uses_function
@@ -122,16 +122,16 @@ class Partition:
         full: Turns of ``train`` that have a tree and were not cut off for the test.
     """
 
-    public: list[Turn]
-    private: list[Turn]
-    test: list[Turn]
-    dropped: list[Turn]
-    full: list[Turn]
+    public: list[Example]
+    private: list[Example]
+    test: list[Example]
+    dropped: list[Example]
+    full: list[Example]
 
 
 def split(
-    train: Sequence[Turn],
-    test: Sequence[Turn] | None,
+    train: Sequence[Example],
+    test: Sequence[Example] | None,
     *,
     missing: str | None,
     public_share: float = 0.1,
@@ -180,15 +180,15 @@ def split(
     return Partition(public, private, tested, dropped, full)
 
 
-def _take(turns: Sequence[Turn], groups: Sequence[list[int]]) -> list[Turn]:
+def _take(turns: Sequence[Example], groups: Sequence[list[int]]) -> list[Example]:
     return [turns[index] for index in sorted(index for group in groups for index in group)]
 
 
-def _uses(turn: Turn, missing: str | None) -> bool:
+def _uses(turn: Example, missing: str | None) -> bool:
     return missing is not None and uses_function(turn.parse, missing)
 
 
-def _check(pattern: str, turns: Sequence[Turn]) -> None:
+def _check(pattern: str, turns: Sequence[Example]) -> None:
     """Refuse a function that no training tree has; names that come near it are suggested.
 
     Raises:
@@ -201,16 +201,16 @@ def _check(pattern: str, turns: Sequence[Turn]) -> None:
     if any(uses_function(turn.parse, pattern) for turn in turns):
         return
     if all(turn.parse is None for turn in turns):
-        raise DataError('the training turns have no trees: give dialogues, or lines with "parse"')
+        raise DataError('the training requests have no trees: give dialogues, or lines with "parse"')
     names = {name for turn in turns if turn.parse for name in function_types(turn.parse, "call_heads")}
     near = difflib.get_close_matches(pattern.removesuffix("*"), names, n=3)
     raise DataError(
-        f"--missing: no tree of the training turns calls {pattern!r}: give a function's name, or its beginning and a "
-        f"star{'; near it are ' + ', '.join(sorted(near)) if near else ''}"
+        f"--missing: no tree of the training requests calls {pattern!r}: give a function's name, or its beginning and "
+        f"a star{'; near it are ' + ', '.join(sorted(near)) if near else ''}"
     )
 
 
-def _order(turns: Sequence[Turn], seed: int, by: By) -> list[list[int]]:
+def _order(turns: Sequence[Example], seed: int, by: By) -> list[list[int]]:
     """Indices of turns, those that stay together in one list, in random order."""
     groups: dict[object, list[int]] = {}
     for index, turn in enumerate(turns):
@@ -220,16 +220,16 @@ def _order(turns: Sequence[Turn], seed: int, by: By) -> list[list[int]]:
     return order
 
 
-def _read(path: str, by: By, columns: Columns) -> list[Turn]:
+def _read(path: str, by: By, columns: Columns) -> list[Example]:
     """Turns whose ``unit`` is the dialogue or user wherever the file names one."""
     path = expand_path(path)
     if by == "dialogue":
-        return read_turns(path, "dialogue", columns=columns)
-    turns = read_turns(
+        return read_examples(path, "dialogue", columns=columns)
+    turns = read_examples(
         path, "utterance", columns=columns
     )  # their units are NAME/NUMBER, or NUMBER where there is no name
     return [replace(turn, unit=turn.unit.rpartition("/")[0] or turn.unit) for turn in turns]
 
 
-def _record(turn: Turn) -> dict[str, str | None]:
+def _record(turn: Example) -> dict[str, str | None]:
     return {"utterance": turn.utterance, "parse": turn.parse, "unit": turn.unit}

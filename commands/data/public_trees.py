@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from commands.runs.private_files import of_runs
-from datamodules.columns import Columns, reference_columns
-from datamodules.overlap import refuse_private
-from datamodules.sources import expand_path
-from datamodules.tables import read_turns
+from datamodules.guards.overlap import refuse_private
+from datamodules.reading.columns import Columns, reference_columns
+from datamodules.reading.examples import read_examples
+from datamodules.reading.files import expand_path
 from doppel.files import write_json_lines
 from doppel.lispress import anonymise, is_valid, read, write
 from doppel.lispress.tree_names import names_in_trees, unseen_share
@@ -39,7 +39,7 @@ def public_trees(*, reference: str, out: Path, columns: Columns = Columns()) -> 
     """
     used = reference_columns(columns)
     refuse_private([("--reference", reference, used)], of_runs(out))
-    turns = read_turns(expand_path(reference), "utterance", columns=used)
+    turns = read_examples(expand_path(reference), "utterance", columns=used)
     trees = [turn.parse for turn in turns if turn.parse is not None and is_valid(turn.parse)]
     unseen = unseen_share(trees)
     is_enough = bool(trees) and unseen <= MOST_UNSEEN

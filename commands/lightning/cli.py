@@ -30,7 +30,7 @@ from commands.lightning.prompts import check_prompts
 from commands.runs.private_files import of_runs
 from commands.runs.run_folder import claim, hold, last_checkpoint, ledger_of_run, refuse_to_begin_again, wandb_id
 from datamodules.data_module import TrainingDataModule, is_disclosable
-from datamodules.overlap import Source
+from datamodules.guards.overlap import Source
 from doppel.allocator import keep_freed_memory
 from doppel.errors import UserError
 from doppel.files import run_of

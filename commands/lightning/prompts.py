@@ -9,9 +9,9 @@ from typing import Any
 
 from commands.runs.manifest import FILE, Manifest, ManifestError
 from commands.runs.steps import RELEASED, Role
-from datamodules.columns import Columns, reference_columns
 from datamodules.data_module import is_disclosable
-from datamodules.overlap import Source, refuse_private
+from datamodules.guards.overlap import Source, refuse_private
+from datamodules.reading.columns import Columns, reference_columns
 from doppel.errors import DataError, UserError
 from doppel.files import run_of
 
@@ -26,9 +26,9 @@ def check_prompts(model: Any, data: Any, private: Callable[[], Iterable[Source]]
         A language model writes its prompt beside what it samples. A prompt that a step of a run has made, and that is
         as the step made it, was released by that run: text sampled for it is post-processing of two releases, under the
         ε of both runs where these are two. A prompt that is declared public costs nothing, and is taken if its file
-        does not say what a private one of the model's run says (:func:`~datamodules.overlap.overlapping`). No other one
-        is taken. The run is found by the ``manifest.json`` above the file; whoever may write every file of it can forge
-        that. Trees or labels of private text without the text, declared public, are not noticed.
+        does not say what a private one of the model's run says (:func:`~datamodules.guards.overlap.overlapping`). No
+        other one is taken. The run is found by the ``manifest.json`` above the file; whoever may write every file of it
+        can forge that. Trees or labels of private text without the text, declared public, are not noticed.
 
         A parser annotates private utterances too. What it writes is as private as these, and
         :class:`~callbacks.synthetic_writer.SyntheticWriter` keeps silent about it. Whether its utterances are a

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from commands.runs.stage_config import StageConfig
 from commands.runs.yaml_files import ROOT
-from datamodules.sources import expand_path
+from datamodules.reading.files import expand_path
 from doppel.errors import UserError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def trained_model(file: Path, config: StageConfig) -> CausalLM:
         lora=LoraArguments(**init["lora"]) if init.get("lora") else None,
         test_metrics=False,
     )
-    WarmStart.read(str(file), model.codec).load_into(model.model)
+    WarmStart.read(str(file), model.text_format).load_into(model.model)
     return model
 
 

@@ -12,7 +12,7 @@ from commands.page.names import Names
 from commands.page.released import Release, sampling_interval
 from commands.page.supported import Supported
 from commands.runs.systems import system
-from datamodules.attribute_codes import BETWEEN
+from datamodules.reading.attribute_codes import BETWEEN
 from doppel.lispress import valid_function_types
 
 #: Samples that a function must have, where no shares were released: fewer tell little, and show no three examples.

@@ -17,11 +17,11 @@ from commands.quality.measures import DOWN, INSTEAD, UP, Measure, human_value, j
 from commands.runs.private_files import of_runs
 from commands.runs.run_record import RunRecord
 from commands.runs.systems import system
-from datamodules.columns import Columns, reference_columns
-from datamodules.hub import is_on_hub
-from datamodules.overlap import refuse_private
-from datamodules.sources import expand_path, is_embedded
-from datamodules.tables import read_turns
+from datamodules.guards.overlap import refuse_private
+from datamodules.reading.columns import Columns, reference_columns
+from datamodules.reading.examples import read_examples
+from datamodules.reading.files import expand_path, is_embedded
+from datamodules.reading.hub import is_on_hub
 from doppel.errors import UserError
 
 _DOWNSTREAM = "attribute_downstream"
@@ -124,7 +124,7 @@ def reference(record: RunRecord) -> tuple[list[Sample], str]:
 
     Formal guarantees:
         The reference is a file that is declared public: a run refuses one that says what its private file does
-        (:func:`datamodules.overlap.overlapping`), and so does this. Only shares of it are shown.
+        (:func:`datamodules.guards.overlap.overlapping`), and so does this. Only shares of it are shown.
     """
     given = record.experiment.get("reference") or str(record.folder / "data" / "test.jsonl")
     if "reference" not in record.experiment and record.split() is None:
@@ -135,7 +135,7 @@ def reference(record: RunRecord) -> tuple[list[Sample], str]:
             return [], f"the reference {given} is not there any more"
         columns = reference_columns(Columns.from_config(record.experiment.get("data") or {}))
         refuse_private([("reference", given, columns)], of_runs(record.folder))
-        return [Sample(turn.utterance, turn.parse) for turn in read_turns(path, "utterance", columns=columns)], ""
+        return [Sample(turn.utterance, turn.parse) for turn in read_examples(path, "utterance", columns=columns)], ""
     except UserError as error:
         return [], str(error)
 

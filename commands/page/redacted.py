@@ -9,7 +9,7 @@ from pathlib import Path
 
 from commands.runs.run_record import RunRecord
 from commands.runs.yaml_files import ROOT
-from datamodules.redaction import Redaction
+from datamodules.guards.redaction import Redaction
 
 #: The curves that docs/redaction.md shows.
 _CURVES = ROOT / "docs" / "results" / "redaction.png"

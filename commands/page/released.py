@@ -17,7 +17,7 @@ from commands.privacy.coverage import ledger_of
 from commands.privacy.feature_extractors import CLUSTERS
 from commands.runs.manifest import Entry, Manifest
 from commands.runs.run_record import RunRecord
-from datamodules.attribute_codes import AttributeCodes
+from datamodules.reading.attribute_codes import AttributeCodes
 from doppel.calibration import tree_vector
 from doppel.privacy.histogram import CONFIDENCE, largest_noise
 from doppel.tables.schema import Column, Schema

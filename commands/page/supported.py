@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from commands.runs.yaml_files import ROOT
 from doppel.errors import DataError, UserError
 from doppel.files import read_list
 from doppel.lispress.api_table import read_api_names
 from doppel.tables.schema import plain
 
-_ROOT = Path(__file__).resolve().parents[2]
 #: Functions by which SMCalFlow's annotators marked requests that are outside of what the assistant does.
 _FENCES = "Fence*"
 #: Words that are meant as a file: no function ends so, and a label such as ``food/drink`` does not begin so.
@@ -118,4 +118,4 @@ def matches(name: str, patterns: frozenset[str]) -> bool:
 def public_file(path: str) -> Path:
     """A file, also one beside the code."""
     place = Path(os.path.expanduser(os.path.expandvars(path)))
-    return place if place.is_file() or not (_ROOT / place).is_file() else _ROOT / place
+    return place if place.is_file() or not (ROOT / place).is_file() else ROOT / place

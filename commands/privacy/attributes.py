@@ -13,9 +13,9 @@ from jsonargparse.typing import PositiveInt
 from commands.privacy.marginals import Marginals, fitted_again, measurements, read_releases, terms_of
 from commands.privacy.stage_release import StageRelease
 from commands.runs.stage_config import StageConfig
-from datamodules.attribute_codes import AttributeCodes, codes_of
-from datamodules.columns import Columns
-from datamodules.turn import Turn
+from datamodules.reading.attribute_codes import AttributeCodes, codes_of
+from datamodules.reading.columns import Columns
+from datamodules.reading.example import Example
 from doppel.errors import UserError
 from doppel.files import read_json_lines, write_json_lines
 from doppel.tables.marginals import Table
@@ -92,7 +92,7 @@ def _measured(stage_dir: Path, codes: AttributeCodes, path: Path) -> Mixture:
     return model
 
 
-def table_of(turns: Sequence[Turn], codes: AttributeCodes) -> Table:
+def table_of(turns: Sequence[Example], codes: AttributeCodes) -> Table:
     """The table of the attributes of private turns, each row a function of its turn and of the public schema."""
     rows = [codes.read(turn.label or "") for turn in turns]
     return Table.of_units(rows, [turn.unit for turn in turns], codes.schema.sizes)

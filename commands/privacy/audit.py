@@ -49,7 +49,7 @@ class AuditCLI(DoppelCLI):
         return {STAGE: {"model", "datamodule"}}
 
     def before_instantiate_classes(self) -> None:
-        """Turn a configuration of `fit`, also one that a run has saved, into one of this folder."""
+        """Example a configuration of `fit`, also one that a run has saved, into one of this folder."""
         config = self.config[STAGE]
         if config.run_dir is None:
             raise UserError("an audit needs a folder for what it writes: give --run_dir RUN/audit")

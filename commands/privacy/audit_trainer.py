@@ -18,22 +18,22 @@ from tqdm import tqdm
 from callbacks.differential_privacy import DifferentialPrivacy
 from commands.privacy.extraction import extraction_report
 from commands.runs.run_record import AUDIT_SETTINGS
-from datamodules.canaries import (
+from datamodules.batches.cut import cut, micro_batch
+from datamodules.batches.encoded import encode_examples
+from datamodules.dialogue_data_module import DialogueDataModule
+from datamodules.guards.canaries import (
     Canary,
     audit_turns,
     first_units,
-    make_turns,
+    make_examples,
     read_canaries,
-    read_canary_turns,
+    read_canary_examples,
     write_canaries,
-    write_turns,
+    write_examples,
 )
-from datamodules.columns import Columns
-from datamodules.dialogue_data_module import DialogueDataModule
-from datamodules.encoded_turns import encode_turns
-from datamodules.logical_batches import cut, micro_batch
-from datamodules.tables import read_turns
-from datamodules.turn import Turn
+from datamodules.reading.columns import Columns
+from datamodules.reading.example import Example
+from datamodules.reading.examples import read_examples
 from doppel.errors import UserError
 from doppel.files import read_json_lines, write_json_lines
 from doppel.privacy.accounting import default_delta
@@ -95,11 +95,12 @@ class AuditTrainer(Trainer):
         folder = Path(self.default_root_dir)
         self._check(model, datamodule, num_canaries, num_samples, confidence, ckpt_path)
         turns = first_units(
-            read_turns(datamodule.train_path, datamodule.unit, columns=datamodule.columns), datamodule.limit_train_units
+            read_examples(datamodule.train_path, datamodule.unit, columns=datamodule.columns),
+            datamodule.limit_train_units,
         )
         hidden = self._canaries(folder, model, turns, num_canaries, canaries, coin_seed)
         train_path, original = folder / "train.jsonl", datamodule.train_path
-        write_turns(audit_turns(turns, hidden, model.codec), train_path)
+        write_examples(audit_turns(turns, hidden, model.text_format), train_path)
         datamodule.train_path, datamodule.limit_train_units = str(train_path), None
         datamodule.columns = Columns()  # of what was written
         last = folder / "checkpoints" / "last.ckpt"
@@ -113,7 +114,7 @@ class AuditTrainer(Trainer):
         extraction = None
         if num_samples:
             samples = self._samples(folder, model, hidden, turns, num_samples)
-            extraction = extraction_report(samples, hidden, turns, model.codec)
+            extraction = extraction_report(samples, hidden, turns, model.text_format)
         self.report = {
             "model": type(model).__name__,
             "data": original,
@@ -149,7 +150,7 @@ class AuditTrainer(Trainer):
         self,
         folder: Path,
         model: CausalLM,
-        turns: Sequence[Turn],
+        turns: Sequence[Example],
         num_canaries: int,
         path: str | None,
         seed: int | None,
@@ -168,7 +169,9 @@ class AuditTrainer(Trainer):
         if seed is not None:
             log.warning("coin_seed is set: the coins are predictable, and the bound proves nothing. For tests only.")
         rng = random.SystemRandom() if seed is None else random.Random(seed)
-        made = make_turns(num_canaries, turns, rng) if path is None else read_canary_turns(path, model.codec)
+        made = (
+            make_examples(num_canaries, turns, rng) if path is None else read_canary_examples(path, model.text_format)
+        )
         before = losses(model, made, self.strategy.root_device)
         tossed = [Canary(turn, rng.random() < 0.5, loss) for turn, loss in zip(made, before.tolist(), strict=True)]
         folder.mkdir(parents=True, exist_ok=True)
@@ -189,7 +192,7 @@ class AuditTrainer(Trainer):
         return None
 
     def _samples(
-        self, folder: Path, model: CausalLM, canaries: Sequence[Canary], turns: Sequence[Turn], num: int
+        self, folder: Path, model: CausalLM, canaries: Sequence[Canary], turns: Sequence[Example], num: int
     ) -> list[dict[str, Any]]:
         """Sampled texts with the canary that prompted each, if any; kept in the folder."""
         path = folder / "samples.jsonl"
@@ -197,15 +200,15 @@ class AuditTrainer(Trainer):
             samples = [sample for _, sample in read_json_lines(path)]
             if len(samples) == num:
                 return samples
-        source = model.codec.source
-        prompts: list[tuple[int | None, list[int]]] = [(None, model.codec.encode_prompt(None))] * num
+        source = model.text_format.source
+        prompts: list[tuple[int | None, list[int]]] = [(None, model.text_format.encode_prompt(None))] * num
         if source is not None:
             rng = random.Random(0)
             own = [(i, c.turn) for i, c in enumerate(canaries)]
             rng.shuffle(own)
-            asked: list[tuple[int | None, Turn]] = list(own[: (num + 1) // 2])
+            asked: list[tuple[int | None, Example]] = list(own[: (num + 1) // 2])
             asked += [(None, turn) for turn in rng.choices(turns, k=num - len(asked))]
-            ids = model.codec.encode_prompts([getattr(turn, source) for _, turn in asked])
+            ids = model.text_format.encode_prompts([getattr(turn, source) for _, turn in asked])
             prompts = [(i, ids_of) for (i, _), ids_of in zip(asked, ids, strict=True)]
             prompts.sort(key=lambda prompt: len(prompt[1]))
         samples = []
@@ -214,7 +217,9 @@ class AuditTrainer(Trainer):
             for start in range(0, num, _SAMPLING_BATCH):
                 part = prompts[start : start + _SAMPLING_BATCH]
                 stream = range(start, start + len(part))
-                texts = sample_texts(model.model, model.codec, [ids for _, ids in part], model.sampling, stream=stream)
+                texts = sample_texts(
+                    model.model, model.text_format, [ids for _, ids in part], model.sampling, stream=stream
+                )
                 samples += [{"canary": i, "text": text.text} for (i, _), text in zip(part, texts, strict=True)]
                 progress.update(len(part))
         model.cpu()
@@ -222,9 +227,9 @@ class AuditTrainer(Trainer):
         return samples
 
 
-def losses(model: CausalLM, turns: Sequence[Turn], device: torch.device) -> Tensor:
+def losses(model: CausalLM, turns: Sequence[Example], device: torch.device) -> Tensor:
     """Loss of each turn's target as training sees it, float32 [turns]."""
-    encoded = encode_turns(turns, model.codec)
+    encoded = encode_examples(turns, model.text_format)
     result = torch.zeros(len(encoded))
     was_training = model.training
     model.to(device).eval()

@@ -12,9 +12,9 @@ from commands.privacy.feature_extractors import ClustersOf, FeatureExtractor, Pa
 from commands.privacy.histogram import read_shares, release
 from commands.runs.private_files import learnt_from, of_runs
 from commands.runs.stage_config import StageConfig
-from datamodules.columns import Columns, reference_columns
-from datamodules.overlap import refuse_private
-from datamodules.turn import Turn
+from datamodules.guards.overlap import refuse_private
+from datamodules.reading.columns import Columns, reference_columns
+from datamodules.reading.example import Example
 from doppel.calibration import draw, matrix, projected_weights
 from doppel.errors import DataError, UserError
 from doppel.files import read_json_lines, write_json, write_json_lines
@@ -126,7 +126,7 @@ def _count(stage_dir: Path, path: Path, extractor: FeatureExtractor, readings: l
     """Release how often private turns are read as what the pool is read as, see :func:`release`; once."""
     bins = extractor.bins(readings)
 
-    def vectors(turns: list[Turn]) -> list[dict[str, float]]:
+    def vectors(turns: list[Example]) -> list[dict[str, float]]:
         return [extractor.vector(read, bins) for read in extractor.extract_private(turns)]
 
     told = {"what": extractor.what, "reader_digest": extractor.digest, "bins": bins}

@@ -25,36 +25,36 @@ ATTRIBUTES = "attributes"
 
 @dataclass(frozen=True)
 class Evolution:
-    """How the system ``evolution`` lets texts evolve by private votes: see ``docs/systems.md``.
+    """Settings of the system ``evolution``, private evolution by DP votes: see ``docs/systems.md``.
 
     Args:
-        generator: Who writes: ``grammar``, a folder of a causal language model, or the URL of a server that speaks
-            OpenAI's protocol, such as ``http://127.0.0.1:8080/v1``. It must be public: nothing pays for what it learnt.
-        model: What the server calls its model.
-        rounds: Rounds of votes, T. The noise is calibrated for all of them.
-        variations: Variations of each chosen text, for the next round.
+        generator: The model that writes: ``grammar``, a folder of a causal language model, or the URL of a server that
+            speaks OpenAI's protocol, such as ``http://127.0.0.1:8080/v1``. It must be public: no ε covers what it
+            learnt.
+        model: The server's name of the model.
+        rounds: Rounds of votes, T; the noise is calibrated for all of them.
+        variations: Variations of each selected text for the next round.
         votes_each: Nearest candidates that each private text votes for, k.
-        look_ahead: Variations of each candidate whose mean embedding is voted for in place of its own; 0: its own.
-        way: ``rank`` keeps the candidates with most votes, ``probability`` each as often as its share of them says.
-        threshold: Votes up to which a candidate has none, H, for ``probability`` and clusters.
-        clusters: Clusters of candidates that are voted for in their place: fewer, so that votes show above the noise.
-        nearness: ``cosine`` or ``l2``.
+        look_ahead: Variations of a candidate whose mean embedding is voted on instead of its own; 0: its own.
+        way: ``rank`` keeps the candidates with most votes, ``probability`` draws them by their share of the votes.
+        threshold: Votes at or below which a candidate counts as having none, H, for ``probability`` and clusters.
+        clusters: Clusters of candidates to vote on instead of candidates: fewer, so that votes exceed the noise.
+        nearness: Distance of embeddings: ``cosine`` or ``l2``.
         encoder: Sentence encoder: ``minilm``, a folder, or a hub name.
-        per_label: Whether a text votes among the candidates of its own label, of the list ``labels``. How many samples
-            a label gets is measured with ``privacy.histogram_noise_multiplier``.
-        rows: Released rows of attributes for the prompts: ``attributes`` for those that the run itself measures, by the
-            experiment's ``attributes.schema`` and in its ``attributes.share`` of the budget, or a file as ``python
-            cli.py metadata`` writes it.
-        examples: Texts that people have given to be shown to the generator, with their attributes as columns. They must
-            not be in the private file. Null: the first of the public ``reference``.
-        num_examples: Of these, the nearest by attributes that each question shows whose wording has ``{examples}``.
-        temperature: Of the sampling.
-        top_p: Likewise.
-        max_new_tokens: Longest text.
-        batch_size: Questions that go through a model of a folder together.
-        wording: How a model is asked; null: what suits the generator.
-        limits: What a server may be asked, and what that may cost.
-        key_variable: Environment variable with the key of the server's account.
+        per_label: Whether a text votes within its own label, of the list ``labels``. Label counts are measured with
+            ``privacy.histogram_noise_multiplier``.
+        rows: Released attribute rows for the prompts: ``attributes`` measures them in the run by ``attributes.schema``,
+            with ``attributes.share`` of the budget; or a file as ``python cli.py metadata`` writes it.
+        examples: Donated texts to show to the generator, with their attributes as columns. They must not be in the
+            private file. Null: the first lines of the public ``reference``.
+        num_examples: Examples per prompt, the nearest by attributes, where the wording has ``{examples}``.
+        temperature: Sampling temperature.
+        top_p: Nucleus of the sampling.
+        max_new_tokens: Longest text in tokens.
+        batch_size: Prompts per batch, for a model in a folder.
+        wording: Prompts; null: what suits the generator.
+        limits: Limits on calls, tokens and money for a server.
+        key_variable: Environment variable with the API key.
     """
 
     generator: str = str(PLACE / BASE)

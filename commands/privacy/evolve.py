@@ -20,11 +20,11 @@ from commands.privacy.rows_card import refuse_unpaid_rows
 from commands.privacy.stage_release import read_private
 from commands.privacy.vote_releases import VoteReleases
 from commands.runs.run_folder import hold, ledger_of_run
-from datamodules.columns import Columns, control_code, reference_columns
-from datamodules.overlap import refuse_private
-from datamodules.records import head_of, read_records
-from datamodules.sources import expand_path
-from datamodules.tables import place_turns
+from datamodules.guards.overlap import refuse_private
+from datamodules.reading.columns import Columns, control_code, reference_columns
+from datamodules.reading.examples import place_examples
+from datamodules.reading.files import expand_path
+from datamodules.reading.records import head_of, read_records
 from doppel.errors import DataError, UserError
 from doppel.evolution.candidates import Prompt
 from doppel.evolution.evolve import Plan, first_texts
@@ -260,7 +260,7 @@ def read_public(path: str | None, data: Mapping[str, Any]) -> list[Donation]:
     if path is None:
         return []
     columns = reference_columns(Columns.from_config(data))
-    placed = islice(place_turns(expand_path(path), "utterance", with_trees=False, columns=columns), _PUBLIC)
+    placed = islice(place_examples(expand_path(path), "utterance", with_trees=False, columns=columns), _PUBLIC)
     turns = {turn.utterance: turn for turn in (place.turn for place in placed) if turn is not None}
     return [Donation(text, {"label": turn.label} if turn.label else {}) for text, turn in turns.items()]
 

@@ -66,10 +66,10 @@ def export(stage_dir: Path, out: Path, *, dtype: Literal["float32", "float16", "
     card = _card(stage_dir, checkpoint, config)
     if "base_model" in config.model:
         model = trained_model(checkpoint, config)
-        prompting = Prompting.of(stage_dir, config, model.codec)
-        model.model.generation_config = prompting.generation_config(model.codec)
-        write_pretrained(out, model.model, model.codec, getattr(torch, dtype), card)
-        write_text(out / "README.md", prompting.readme(out, model.codec, card["statement"]))
+        prompting = Prompting.of(stage_dir, config, model.text_format)
+        model.model.generation_config = prompting.generation_config(model.text_format)
+        write_pretrained(out, model.model, model.text_format, getattr(torch, dtype), card)
+        write_text(out / "README.md", prompting.readme(out, model.text_format, card["statement"]))
         what = f"weights, tokenizer, {CARD}, and how to sample in README.md"
     else:
         write_weights(out, read_checkpoint(checkpoint)["state_dict"], getattr(torch, dtype), card)

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from datamodules.canaries import Canary
-from datamodules.codec import Codec
-from datamodules.turn import Turn
+from datamodules.guards.canaries import Canary
+from datamodules.reading.example import Example
+from datamodules.text_format import TextFormat
 from doppel.metrics import CopyIndex, copy_shares
 
 MIN_WORDS = 5
@@ -16,7 +16,7 @@ MIN_WORDS = 5
 
 
 def extraction_report(
-    samples: Sequence[dict[str, Any]], canaries: Sequence[Canary], turns: Sequence[Turn], codec: Codec
+    samples: Sequence[dict[str, Any]], canaries: Sequence[Canary], turns: Sequence[Example], text_format: TextFormat
 ) -> dict[str, Any]:
     """Copies of canaries and of training text among samples.
 
@@ -27,7 +27,7 @@ def extraction_report(
         samples: ``text`` and ``canary``, the position of the canary whose source prompted it, or None.
         canaries: All canaries with their coins.
         turns: The training data without canaries.
-        codec: Says which field the model writes.
+        text_format: Says which field the model writes.
 
     Returns:
         ``num_samples``; ``shares``: of the samples, per origin of the text, ``exact_copies`` and ``near_copies``, and
@@ -35,20 +35,20 @@ def extraction_report(
         came out exactly or nearly; ``prompted``: likewise, for samples prompted with the canary's own source.
     """
     texts: list[str] = [sample["text"] for sample in samples]
-    targets = [str(getattr(c.turn, codec.target)) for c in canaries]
+    targets = [str(getattr(c.turn, text_format.target)) for c in canaries]
     groups = {
         name: [i for i, canary in enumerate(canaries) if canary.included is included]
         for name, included in (("included_canaries", True), ("excluded_canaries", False))
     }
     origins = {name: [targets[i] for i in group] for name, group in groups.items()}
-    origins["training_text"] = [str(getattr(turn, codec.target)) for turn in turns]
+    origins["training_text"] = [str(getattr(turn, text_format.target)) for turn in turns]
     sampled = CopyIndex(texts)
     report: dict[str, Any] = {
         "num_samples": len(samples),
         "shares": {name: _shares(texts, private) for name, private in origins.items()},
         "extracted": {name: _counts([(sampled, targets[i]) for i in group]) for name, group in groups.items()},
     }
-    if codec.source is not None:
+    if text_format.source is not None:
         answers = {sample["canary"]: sample["text"] for sample in samples if sample["canary"] is not None}
         report["prompted"] = {
             name: _counts([(CopyIndex([targets[i]]), answers[i]) for i in group if i in answers])

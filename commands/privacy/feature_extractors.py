@@ -8,10 +8,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from datamodules.columns import Columns
-from datamodules.sources import content_digest, expand_path
-from datamodules.tables import read_turns
-from datamodules.turn import Turn
+from datamodules.reading.columns import Columns
+from datamodules.reading.example import Example
+from datamodules.reading.examples import read_examples
+from datamodules.reading.files import content_digest, expand_path
 from doppel.calibration import pool_bins, tree_vector
 from doppel.errors import UserError
 from doppel.lispress import is_valid
@@ -57,7 +57,7 @@ class FeatureExtractor(ABC):
             independent: Whether no text changes what another is read as: for private texts.
         """
 
-    def extract_private(self, turns: Sequence[Turn]) -> list[str]:
+    def extract_private(self, turns: Sequence[Example]) -> list[str]:
         """Likewise of private turns, each by itself."""
         return self.extract([getattr(turn, self.field) or "" for turn in turns], True)
 
@@ -148,7 +148,7 @@ class TopicsOf(FeatureExtractor):
             num_topics, public, columns, encoder, seed = self._made
             own = [text for text in texts if text]
             if public is not None:
-                own = [turn.utterance for turn in read_turns(expand_path(public), "utterance", columns=columns)]
+                own = [turn.utterance for turn in read_examples(expand_path(public), "utterance", columns=columns)]
             make_codebook(own, embed(own, encoder), num_topics, encoder, seed, self.name_topics).save(self.path)
         book = Codebook.load(self.path)
         self.digest = content_digest(str(self.path))

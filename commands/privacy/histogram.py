@@ -14,7 +14,7 @@ from jsonargparse.typing import PositiveInt
 from commands.privacy.stage_release import StageRelease
 from commands.runs.run_folder import hold
 from commands.runs.stage_config import StageConfig
-from datamodules.turn import Turn
+from datamodules.reading.example import Example
 from doppel.errors import DataError, UserError
 from doppel.files import read_list, write_json, write_json_lines
 from doppel.tables.schema import plain
@@ -86,7 +86,7 @@ def read_shares(path: Path) -> dict[str, Any]:
     return content
 
 
-def _labels(turns: list[Turn]) -> list[dict[str, float]]:
+def _labels(turns: list[Example]) -> list[dict[str, float]]:
     return [{turn.label: 1.0} if turn.label else {} for turn in turns]
 
 
@@ -108,7 +108,7 @@ def release(
     stage_dir: Path,
     path: Path,
     bins: Iterable[str],
-    vectors: Callable[[list[Turn]], Iterable[Mapping[str, float]]],
+    vectors: Callable[[list[Example]], Iterable[Mapping[str, float]]],
     name: str,
     exact: bool = False,
     told: Mapping[str, Any] = MappingProxyType({}),

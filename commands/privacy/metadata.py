@@ -10,9 +10,9 @@ from commands.privacy.marginals import Marginals, Method, terms_of
 from commands.privacy.rows_card import draw_rows
 from commands.privacy.stage_release import declare
 from commands.runs.run_folder import hold, ledger_of_run
-from datamodules.attributes import Attributes
-from datamodules.sources import content_digest, expand_path
-from datamodules.turn import Unit
+from datamodules.reading.attributes import Attributes
+from datamodules.reading.example import Unit
+from datamodules.reading.files import content_digest, expand_path
 from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
 from doppel.files import try_folder

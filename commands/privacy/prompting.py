@@ -13,9 +13,9 @@ from commands.privacy.histogram import read_labels
 from commands.runs.manifest import Manifest
 from commands.runs.stage_config import StageConfig
 from commands.runs.yaml_files import read_yaml
-from datamodules.attribute_codes import codes_of
-from datamodules.columns import Columns
-from datamodules.turn import Field
+from datamodules.reading.attribute_codes import codes_of
+from datamodules.reading.columns import Columns
+from datamodules.reading.example import Field
 from doppel.errors import UserError
 from doppel.files import read_json_lines, run_of
 from doppel.lispress import is_valid
@@ -24,7 +24,7 @@ from lightning_modules.sampling import SamplingArguments, generation_config
 if TYPE_CHECKING:
     from transformers import GenerationConfig
 
-    from datamodules.codec import Codec
+    from datamodules.text_format import TextFormat
 
 _README = """# {name}
 
@@ -65,7 +65,7 @@ class Prompting:
     sampling: SamplingArguments
 
     @classmethod
-    def of(cls, stage_dir: Path, config: StageConfig, codec: Codec) -> Prompting:
+    def of(cls, stage_dir: Path, config: StageConfig, text_format: TextFormat) -> Prompting:
         """Of a stage, by its configuration and by how its run has sampled.
 
         Formal guarantees:
@@ -90,44 +90,44 @@ class Prompting:
         arguments = SamplingArguments(**{name: value for name, value in given.items() if name in known})
         return cls(source, target, example, arguments)
 
-    def generation_config(self, codec: Codec) -> GenerationConfig:
+    def generation_config(self, text_format: TextFormat) -> GenerationConfig:
         """For ``generate``, which otherwise has defaults of its own."""
         bounded = self.sampling
         if bounded.max_new_tokens is None:  # until the last position, in a run
-            bounded = dataclasses.replace(bounded, max_new_tokens=codec.max_length)
-        return generation_config(codec, bounded)
+            bounded = dataclasses.replace(bounded, max_new_tokens=text_format.max_length)
+        return generation_config(text_format, bounded)
 
-    def readme(self, out: Path, codec: Codec, statement: str) -> str:
+    def readme(self, out: Path, text_format: TextFormat, statement: str) -> str:
         """The lines that sample from the folder, and what they leave out."""
         names = {"utterance": "requests", "parse": "trees", "label": "labels"}
         what = f"The model writes {names[self.target]}" + (f" for {names[self.source]}." if self.source else ".")
-        codec = dataclasses.replace(codec, source=self.source, target=self.target)
+        text_format = dataclasses.replace(text_format, source=self.source, target=self.target)
         example = self.example or {"parse": "(Yield (Today))", "label": "LABEL"}.get(self.source or "")
-        settings = self.generation_config(codec)
+        settings = self.generation_config(text_format)
         shown = ("num_beams", "top_k", "top_p", "temperature", "max_new_tokens")
         return _README.format(
             name=out.resolve().name,
             statement=statement,
             what=what,
             folder=json.dumps(out.resolve().name),
-            prompt=json.dumps(codec.prompt_text(example), ensure_ascii=False),
-            bos=codec.bos_id,
-            eos=codec.eos_id,
+            prompt=json.dumps(text_format.prompt_text(example), ensure_ascii=False),
+            bos=text_format.bos_id,
+            eos=text_format.eos_id,
             settings=", ".join(f"`{name}` {getattr(settings, name)}" for name in shown),
-            notes=" ".join(self._notes(codec)),
+            notes=" ".join(self._notes(text_format)),
         )
 
-    def _notes(self, codec: Codec) -> list[str]:
+    def _notes(self, text_format: TextFormat) -> list[str]:
         notes = ["`python cli.py sample RUN` also draws again what is empty, cut off or not well-formed."]
-        if "parse" in (self.source, self.target) and codec.linearisation == "spaced":
+        if "parse" in (self.source, self.target) and text_format.linearisation == "spaced":
             notes.append('Trees have a space inside each quote here, `" lunch "` for `"lunch"`.')
-        if codec.slot_table is not None:
-            kind = min(codec.slot_table.kinds.names, key=lambda name: name != "person")
+        if text_format.slot_table is not None:
+            kind = min(text_format.slot_table.kinds.names, key=lambda name: name != "person")
             notes.append(f"Names are slots, such as `{kind}1`: put names of your own in their place, as a run does.")
         if self.target == "parse" and self.sampling.grammar is not None:
             notes.append("A run writes trees under its grammar, which these lines do not have.")
         if self.source is not None:
-            held = f'`" {self.target}: "`' if codec.task_prefix else "one blank"
+            held = f'`" {self.target}: "`' if text_format.task_prefix else "one blank"
             notes.append(f"For another prompt, put its {self.source} behind {held}.")
         return notes
 

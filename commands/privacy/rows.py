@@ -14,7 +14,7 @@ from commands.privacy.marginals import Marginals, terms_of
 from commands.privacy.rows_card import draw_rows, write_rows
 from commands.privacy.stage_release import declare, fingerprint_of, read_private
 from commands.runs.run_folder import hold, ledger_of_run
-from datamodules.attribute_codes import check_schema
+from datamodules.reading.attribute_codes import check_schema
 from doppel.files import try_folder
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments

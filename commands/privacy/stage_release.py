@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from commands.runs.stage_config import StageConfig
-from datamodules.canaries import first_units
-from datamodules.columns import Columns
-from datamodules.overlap import refuse_private
-from datamodules.selection import Selection
-from datamodules.sources import content_digest, expand_path
-from datamodules.tables import read_turns
-from datamodules.turn import Field, Turn, Unit
+from datamodules.guards.canaries import first_units
+from datamodules.guards.overlap import refuse_private
+from datamodules.guards.selection import Selection
+from datamodules.reading.columns import Columns
+from datamodules.reading.example import Example, Field, Unit
+from datamodules.reading.examples import read_examples
+from datamodules.reading.files import content_digest, expand_path
 from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
 from doppel.files import run_of
@@ -41,7 +41,7 @@ class StageRelease:
         mechanism: Its id there.
     """
 
-    turns: list[Turn]
+    turns: list[Example]
     unit: str
     num_units: int
     sigma: float | None
@@ -148,7 +148,7 @@ def contents(ledger: Ledger, mechanism: str) -> list[dict[str, Any]]:
     return [dict(own.content) for own in ledger.releases(mechanism) if own.content is not None]
 
 
-def read_private(data: Mapping[str, Any], needs_label: bool = False) -> list[Turn]:
+def read_private(data: Mapping[str, Any], needs_label: bool = False) -> list[Example]:
     """The private rows.
 
     Args:
@@ -165,7 +165,7 @@ def read_private(data: Mapping[str, Any], needs_label: bool = False) -> list[Tur
     columns, selection = Columns.from_config(data), Selection.from_config(data)
     if selection.redact is not None:
         refuse_private(selection.redact.public_files, [(path, columns)])
-    return selection.apply(read_turns(path, unit, needs=needs, columns=columns), path, unit)
+    return selection.apply(read_examples(path, unit, needs=needs, columns=columns), path, unit)
 
 
 def fingerprint_of(data: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from commands.privacy.evolution_settings import Evolution
 from commands.privacy.stage_release import contents, declare, fingerprint_of
-from datamodules.turn import Turn
+from datamodules.reading.example import Example
 from doppel.errors import DataError, UserError
 from doppel.evolution.budget import STAGE, plan_beside, plan_votes
 from doppel.evolution.candidates import Candidate, fingerprint
@@ -62,7 +62,7 @@ class VoteReleases:
 
     def __init__(
         self,
-        turns: Sequence[Turn],
+        turns: Sequence[Example],
         data: Mapping[str, Any],
         settings: Evolution,
         labels: Sequence[str] | None,

@@ -12,7 +12,7 @@ from typing import Any
 
 from commands.lightning.trained_model import value_chooser
 from commands.quality.labels import regression
-from datamodules.attribute_codes import AttributeCodes
+from datamodules.reading.attribute_codes import AttributeCodes
 from doppel.errors import DataError, UserError
 from doppel.tables.made import OF_TREE, make
 from doppel.tables.schema import OTHER, Column

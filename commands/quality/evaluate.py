@@ -16,13 +16,13 @@ from commands.quality.keep_best import record_of
 from commands.quality.next_token import next_token_metrics
 from commands.runs.private_files import of_runs
 from commands.runs.run_record import read_json
-from datamodules.attribute_codes import codes_of
-from datamodules.columns import Columns, reference_columns
-from datamodules.overlap import refuse_private
-from datamodules.selection import Selection
-from datamodules.sources import content_digest, expand_path
-from datamodules.tables import read_turns
-from datamodules.turn import Turn
+from datamodules.guards.overlap import refuse_private
+from datamodules.guards.selection import Selection
+from datamodules.reading.attribute_codes import codes_of
+from datamodules.reading.columns import Columns, reference_columns
+from datamodules.reading.example import Example
+from datamodules.reading.examples import read_examples
+from datamodules.reading.files import content_digest, expand_path
 from doppel.console.table import Table, show
 from doppel.errors import DataError
 from doppel.files import kind_of, read_json_lines, write_json, write_json_lines
@@ -97,7 +97,7 @@ def evaluate(
     from doppel.metrics import compare, compared_sides
 
     judges = Judges() if no_mauve else judges_of(synthetic, featurizer, base_model)
-    turns = read_turns(expand_path(reference), "utterance", columns=columns_of_reference)
+    turns = read_examples(expand_path(reference), "utterance", columns=columns_of_reference)
     kept = Selection(keep_function).apply(turns, reference, "utterance")
     drawn = read_synthetic(synthetic)
     corpora = _corpus(drawn), _corpus(kept)
@@ -107,7 +107,7 @@ def evaluate(
         *corpora,
         featurizers=judges.featurizers,
         nats=judges.nats,
-        private=[t.utterance for t in read_turns(expand_path(private), "utterance", columns=columns_of_reference)]
+        private=[t.utterance for t in read_examples(expand_path(private), "utterance", columns=columns_of_reference)]
         if private
         else None,
         parsed=None if parsed_sides[0] is None else [tree for tree, _ in parsed_sides[0]],
@@ -147,7 +147,7 @@ def evaluate(
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-def read_synthetic(path: str | Path) -> list[Turn]:
+def read_synthetic(path: str | Path) -> list[Example]:
     """Read samples: JSON lines with ``utterance`` and optionally ``parse``, which need not be valid.
 
     Raises:
@@ -162,7 +162,7 @@ def read_synthetic(path: str | Path) -> list[Turn]:
         if parse is not None and not isinstance(parse, str):
             raise DataError(f'"parse" is {kind_of(parse)}; give the tree as text, or leave it out', about=where)
         label = record.get("attributes", record.get("label"))  # of an evolution: the row that it was asked with
-        turns.append(Turn(record["utterance"], parse, where, plain(label) if isinstance(label, str) else None))
+        turns.append(Example(record["utterance"], parse, where, plain(label) if isinstance(label, str) else None))
     if not turns:
         raise DataError("holds no sample; give at least one line with an utterance", about=path)
     return turns
@@ -225,13 +225,13 @@ def _chosen_by(record: Mapping[str, Any]) -> list[str]:
     return notes
 
 
-def _corpus(turns: Sequence[Turn]) -> Any:
+def _corpus(turns: Sequence[Example]) -> Any:
     from doppel.metrics import Corpus
 
     return Corpus(tuple(turn.utterance for turn in turns), tuple(turn.parse for turn in turns))
 
 
-def _labelled(turns: Sequence[Turn]) -> Any:
+def _labelled(turns: Sequence[Example]) -> Any:
     """Utterances with what they were written for in the place of their trees, to be drawn alike."""
     from doppel.metrics import Corpus
 

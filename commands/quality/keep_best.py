@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from commands.lightning.trained_model import place_of
 from commands.runs.private_files import learnt_from, of_runs
-from datamodules.attribute_codes import AttributeCodes, codes_of
-from datamodules.columns import Columns, labels_of, reference_columns
-from datamodules.overlap import refuse_private
-from datamodules.sources import expand_path
-from datamodules.tables import read_turns
+from datamodules.guards.overlap import refuse_private
+from datamodules.reading.attribute_codes import AttributeCodes, codes_of
+from datamodules.reading.columns import Columns, labels_of, reference_columns
+from datamodules.reading.examples import read_examples
+from datamodules.reading.files import expand_path
 from doppel.console.command import check_options
 from doppel.errors import DataError
 from doppel.files import read_json_lines, write_json, write_json_lines
@@ -118,14 +118,14 @@ def keep_best(
         worth, matches = _labels(drawn, label_words, encoder, codes_of(columns))
         judge = {"encoder": encoder, "label_words": label_words}
     if parser is not None:
-        from datamodules.sources import content_digest
+        from datamodules.reading.files import content_digest
 
         worth, matches = _trees(drawn, parser)
         judge = {"parser": str(parser), "parser_digest": content_digest(str(parser))}
     if reference is not None:
         human = [
             turn.utterance
-            for turn in read_turns(expand_path(reference), "utterance", columns=reference_columns(columns))
+            for turn in read_examples(expand_path(reference), "utterance", columns=reference_columns(columns))
         ]
         fluent = _fluency([line["utterance"] for line in drawn], human)
         worth = [(*first, *then) for first, then in zip(fluent, worth or [()] * len(drawn), strict=True)]

@@ -17,11 +17,11 @@ from typing import Any
 from jsonargparse.typing import PositiveInt
 
 from commands.runs.private_files import of_runs
-from datamodules.columns import Columns, labels_of, reference_columns
-from datamodules.overlap import refuse_private
-from datamodules.sources import expand_path
-from datamodules.tables import read_turns
-from datamodules.turn import Turn
+from datamodules.guards.overlap import refuse_private
+from datamodules.reading.columns import Columns, labels_of, reference_columns
+from datamodules.reading.example import Example
+from datamodules.reading.examples import read_examples
+from datamodules.reading.files import expand_path
 from doppel.console.table import Table
 from doppel.errors import DataError, UserError
 from doppel.files import write_json
@@ -125,11 +125,11 @@ def accuracy_table(values: dict[str, Any]) -> str:
     return f"{about}\n{table.text()}"
 
 
-def _read(path: str, columns: Columns | None = None) -> list[Turn]:
-    return read_turns(expand_path(path), "utterance", with_trees=False, needs=("label",), columns=columns)
+def _read(path: str, columns: Columns | None = None) -> list[Example]:
+    return read_examples(expand_path(path), "utterance", with_trees=False, needs=("label",), columns=columns)
 
 
-def _labels(turns: Sequence[Turn]) -> Labels:
+def _labels(turns: Sequence[Example]) -> Labels:
     return labels_of([turn.label or "" for turn in turns])
 
 

@@ -96,7 +96,7 @@ MEASURES = {
             Measure(
                 f"parsed_top_{k}_overlap",
                 f"top-{k}",
-                f"the {k} commonest functions that both sides share",
+                f"the {k} most frequent functions that both sides share",
                 UP,
                 digits=2,
             )
@@ -107,10 +107,10 @@ MEASURES = {
         ),
         Measure("valid_trees", "well-formed trees", "", UP, 0, True),
         Measure("distinct", "distinct", "texts that differ from all others", ALIKE, 0, True),
-        Measure("commonest", "commonest", "share of the most frequent text", ALIKE, 1, True),
+        Measure("commonest", "most frequent", "share of the most frequent text", ALIKE, 1, True),
         Measure("mean_words", "mean words", "words in a request", ALIKE, 1),
         Measure("distinct_trees", "distinct trees", "trees that differ from all others", ALIKE, 0, True),
-        Measure("commonest_tree", "commonest tree", "share of the most frequent tree", ALIKE, 1, True),
+        Measure("commonest_tree", "most frequent tree", "share of the most frequent tree", ALIKE, 1, True),
         Measure("exact_match", "exact match", "requests whose tree the parser writes exactly", UP, 1, True),
         Measure("api_precision", "API precision", "function calls of the parser that are right", UP, 1, True),
         Measure("api_recall", "API recall", "function calls of the tree that the parser finds", UP, 1, True),

@@ -8,9 +8,9 @@ from typing import Literal
 
 from commands.quality.evaluate import format_value, read_synthetic
 from commands.runs.private_files import of_runs
-from datamodules.overlap import refuse_private
-from datamodules.sources import expand_path
-from datamodules.tables import read_turns
+from datamodules.guards.overlap import refuse_private
+from datamodules.reading.examples import read_examples
+from datamodules.reading.files import expand_path
 from doppel.console.table import Table
 from doppel.errors import DataError
 from doppel.files import write_json
@@ -46,7 +46,7 @@ def parser_metrics(
     from doppel.metrics import parser_metrics as compute
 
     refuse_private([("--gold", gold, None)], of_runs(predicted, out))
-    guesses, truths = read_synthetic(predicted), read_turns(expand_path(gold), unit="utterance")
+    guesses, truths = read_synthetic(predicted), read_examples(expand_path(gold), unit="utterance")
     for number, (guess, truth) in enumerate(zip(guesses, truths, strict=False), start=1):
         if guess.utterance != truth.utterance:
             raise DataError(

@@ -80,10 +80,11 @@ def table(pooled: pd.DataFrame, rows: Sequence[str] = (), metrics: Sequence[str]
 
 
 def _varying(frame: pd.DataFrame) -> list[str]:
-    """Settings in which runs differ, beside ε and system."""
+    """Settings in which runs differ, beside ε and system; how one is trained and sampled where it has two ways."""
     ours = frame[~frame["system"].eq(HUMAN) & ~frame["experiment"].eq(THE_PAPER)]
     alike = ours.groupby(["epsilon", "system"], dropna=False)
-    return [name for name in _OTHERS if ours[name].nunique() > 1 or alike[name].nunique(dropna=False).gt(1).any()]
+    differ = [name for name in _OTHERS if alike[name].nunique(dropna=False).gt(1).any()]
+    return [name for name in _OTHERS if name in differ or (name != "setting" and ours[name].nunique() > 1)]
 
 
 def lines(own: pd.DataFrame) -> pd.DataFrame:
@@ -109,7 +110,7 @@ def lines(own: pd.DataFrame) -> pd.DataFrame:
 
 
 def _short(setting: str) -> str:
-    """A setting in a legend: what is JSON, as of a sampling, by a digest."""
+    """A setting for people: what is JSON, as of a sampling, by a digest."""
     words, brace, content = setting.partition("{")
     return f"{words}sampling {hashlib.sha256(content.encode()).hexdigest()[:4]}" if brace else setting
 
@@ -143,7 +144,7 @@ def _text(name: str, value: Any, own: pd.DataFrame | None = None) -> str:
     if name == "epsilon":
         is_void = first is not None and str(first["caveats"]).startswith(VOID)
         return epsilon_text(value) + " (void: not private)" * is_void
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else _short(str(value))
 
 
 def _cell(own: pd.Series, seeds: int) -> str:

@@ -6,9 +6,9 @@ import json as json_module
 from pathlib import Path
 from typing import Any
 
-from datamodules.columns import Columns, reference_columns
-from datamodules.sources import expand_path
-from datamodules.tables import read_turns
+from datamodules.reading.columns import Columns, reference_columns
+from datamodules.reading.examples import read_examples
+from datamodules.reading.files import expand_path
 from doppel.errors import UserError
 from doppel.files import read_list
 
@@ -74,5 +74,5 @@ def attack(
 
 def _texts(path: str, columns: Columns) -> list[str]:
     used = reference_columns(columns)
-    turns = read_turns(expand_path(path), "utterance", with_trees=False, columns=used)
+    turns = read_examples(expand_path(path), "utterance", with_trees=False, columns=used)
     return [turn.utterance for turn in turns if turn.utterance.strip()]

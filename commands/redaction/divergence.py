@@ -14,9 +14,9 @@ import numpy as np
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 from numpy.typing import NDArray
 
-from datamodules.columns import Columns
-from datamodules.sources import expand_path
-from datamodules.tables import read_turns
+from datamodules.reading.columns import Columns
+from datamodules.reading.examples import read_examples
+from datamodules.reading.files import expand_path
 from doppel.console.table import Table, show
 from doppel.errors import DataError, UserError
 from doppel.files import write_json
@@ -261,7 +261,7 @@ def _notes(
 
 
 def _texts(path: str, columns: Columns) -> Any:
-    return read_turns(expand_path(path), "utterance", with_trees=False, columns=columns)
+    return read_examples(expand_path(path), "utterance", with_trees=False, columns=columns)
 
 
 def _vectors(path: str) -> NDArray[np.floating]:

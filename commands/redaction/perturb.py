@@ -13,10 +13,10 @@ from typing import IO, TYPE_CHECKING, Any
 from jsonargparse.typing import PositiveFloat
 from tqdm import tqdm
 
-from datamodules.columns import Columns
-from datamodules.sources import expand_path
-from datamodules.tables import place_turns
-from datamodules.turn import Turn, Unit
+from datamodules.reading.columns import Columns
+from datamodules.reading.example import Example, Unit
+from datamodules.reading.examples import place_examples
+from datamodules.reading.files import expand_path
 from doppel.errors import UserError
 from doppel.files import whole_file, write_json
 from doppel.redaction.mechanisms import MechanismName, word_mechanism
@@ -83,7 +83,7 @@ def perturb(
 
     made = word_mechanism(mechanism, _vectors(encoder), epsilon, set_size)
     perturber, path = Perturber(made, seed), expand_path(table)
-    turns = (placed.turn for placed in place_turns(path, unit, with_trees=False, columns=columns) if placed.turn)
+    turns = (placed.turn for placed in place_examples(path, unit, with_trees=False, columns=columns) if placed.turn)
     with whole_file(out, "give another --out") as file:
         write = _csv_row if out.suffix == ".csv" else _json_row
         if out.suffix == ".csv":
@@ -116,7 +116,7 @@ def _vectors(encoder: str) -> WordVectors:
     return input_vectors(minilm() if encoder == "minilm" else str(place_of(encoder)))
 
 
-def _blocks(turns: Iterator[Turn]) -> Iterator[list[Turn]]:
+def _blocks(turns: Iterator[Example]) -> Iterator[list[Example]]:
     while rows := list(islice(turns, _ROWS)):
         yield rows
 

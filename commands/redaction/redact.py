@@ -11,9 +11,9 @@ from typing import Any
 from jsonargparse.typing import PositiveInt
 
 from commands.redaction.redacted_table import redacted_rows, texts, write_rows
-from datamodules.columns import Columns
-from datamodules.records import kind
-from datamodules.sources import expand_path
+from datamodules.reading.columns import Columns
+from datamodules.reading.files import expand_path
+from datamodules.reading.records import kind
 from doppel.errors import DataError, UserError
 from doppel.files import write_json
 from doppel.redaction.mask import Redacted, Redactor

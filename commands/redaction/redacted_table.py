@@ -11,9 +11,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from datamodules.columns import Columns
-from datamodules.records import head_of, read_records
-from datamodules.sources import embedded_turns, expand_path, is_embedded
+from datamodules.reading.columns import Columns
+from datamodules.reading.files import embedded_examples, expand_path, is_embedded
+from datamodules.reading.records import head_of, read_records
 from doppel.errors import DataError
 from doppel.files import kind_of, whole_file
 from doppel.redaction.mask import Redacted, Redactor
@@ -83,7 +83,7 @@ def _records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     if not is_embedded(path):
         yield from read_records(path)
         return
-    for number, turn in enumerate(embedded_turns(path, "dialogue"), 1):
+    for number, turn in enumerate(embedded_examples(path, "dialogue"), 1):
         yield f"{path}, turn {number}", {name: getattr(turn, name) for name in ("utterance", "parse", "unit", "label")}
 
 

@@ -65,7 +65,7 @@ def run(experiment: str | Path, run_dir: str | Path, *, verbose: bool = False, *
     words = [f"{name}={json.dumps(value, default=os.fspath)}" for name, value in changes.items()]
     status = launch.run(Path(experiment), Path(run_dir), local=True, set=words, verbose=verbose)
     if status:
-        raise UserError(f"the run ended with status {status}, see above; the same call goes on from there")
+        raise UserError(f"the run ended with status {status}, see above; the same call resumes there")
     record = RunRecord(Path(run_dir).resolve())
     made, report = record.manifest.samples(), record.report() or {}
     rows = [

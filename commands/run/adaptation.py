@@ -14,8 +14,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from commands.run.context import Run, file_of
+from commands.run.samplings import annotate, annotate_private
 from commands.run.settings import Adaptation, systems_of
-from commands.run.trainings import annotate, annotate_private, fit_parser
+from commands.run.trainings import fit_parser
 from commands.runs.steps import ANNOTATED, PRIVATE_PARTS, File, Step
 from commands.runs.system import System
 from commands.runs.yaml_files import Settings

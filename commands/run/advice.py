@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import io
-import math
 import sys
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 
-from commands.run import outlook
-from commands.run.readiness import readiness, trainings_of
+from commands.run.forecast import Readiness, outlook, readiness
 from commands.run.settings import systems_of
 from commands.run.sources import check_files, read_sources
 from commands.run.work import Work
 from commands.runs.yaml_files import dump
 from doppel.console.say import confirm, say
 from doppel.errors import UserError
-
-#: Trained weights above which a training on a CPU takes days.
-_MANY_WEIGHTS = 30e6
+from doppel.evolution.budget import Outlook
 
 
 def check_that_files_are_there(work: Work) -> bool:
@@ -35,15 +30,16 @@ def check_that_files_are_there(work: Work) -> bool:
     return learns
 
 
-def check_data(work: Work, asks: bool = False) -> dict[str, int]:
+def check_data(work: Work, asks: bool = False) -> dict[str, Readiness | Outlook]:
     """Read the user's files before anything starts, so that a bad line, or a batch that wastes ε, is found now.
 
     Args:
         work: What is to be done.
-        asks: Whether to ask before ε is spent on a training that is hopeless.
+        asks: Whether to ask before ε is spent on a training that is hopeless; else σ is planned anew of a run that has
+            begun.
 
     Returns:
-        Path of a private file → its units.
+        System → what it is about to do; without those that train nothing or whose units nobody has counted.
 
     Raises:
         UserError: One cannot be read, or the answer is no.
@@ -53,16 +49,22 @@ def check_data(work: Work, asks: bool = False) -> dict[str, int]:
     read = read_sources(work.experiment)
     for sentence in read.notes:
         say(f"── note: {sentence}")
-    hopeless = []
+    found: dict[str, Readiness | Outlook] = {}
     for used in systems_of(work.experiment):
-        ready = readiness(work.experiment, used, work.steps, read.num_units, plans=work.is_anew)
-        hopeless += [used.name] if ready is not None and ready.is_hopeless else []
-        drowns = outlook.advice(work.experiment, used, work.waiting, read.num_units, work.run)
+        plans = work.is_anew or not asks
+        ready = readiness(work.experiment, used, work.steps, read.num_units, plans)
+        votes = outlook(work.experiment, used, work.waiting, read.num_units, work.run)
+        if ready is not None:
+            found[used.name] = ready
+        if votes is not None:
+            found[used.name] = votes
+        drowns = [f"{used.name}: {votes.advice}"] if votes is not None and votes.advice is not None else []
         for sentence in [*([] if ready is None else ready.warnings), *drowns]:
             say(f"── warning: {sentence}")
+    hopeless = [name for name, told in found.items() if isinstance(told, Readiness) and told.is_hopeless]
     if asks and hopeless and not confirm(f"── Spend ε on {' and '.join(hopeless)} all the same?"):
         raise UserError("nothing was started, and nothing was spent")
-    return read.num_units
+    return found
 
 
 def check_configs(work: Work) -> None:
@@ -83,33 +85,6 @@ def check_configs(work: Work) -> None:
                 raise UserError(f"{step.name} would fail, so nothing was started: {reason}")
 
 
-def tell_ready(work: Work, num_units: Mapping[str, int]) -> None:
-    """What each system would do, and about how long its trainings would take on this machine."""
-    from commands.run.estimate import forecast  # and what trains
-
-    experiment = work.experiment
-    for used in systems_of(experiment):
-        votes = outlook.ready(experiment, used, work.waiting, num_units, work.run)
-        if votes is not None:
-            say(votes)
-            continue
-        trainings = trainings_of(used, work.waiting)
-        ready = readiness(experiment, used, work.steps, num_units, plans=True)
-        if trainings and ready is not None:
-            least, most, num_trained = forecast(ready.num_units, trainings, experiment)
-            more = "" if ready.unit == "utterance" else f", as much again for each further row a {ready.unit} has"
-            say(f"{ready.text}, {_range(least, most)} of training on this machine (by public rows{more})")
-            if num_trained > _MANY_WEIGHTS:
-                say(
-                    f"   warning  {used.name} trains {num_trained / 1e6:.0f} million weights, each with its "
-                    "gradient, noise and means of the optimiser: take adapters (--set model.lora.rank=8), which "
-                    "take a hundredth of that"
-                )
-        else:
-            why = " (how many units it has shows when it runs)" if trainings else ": nothing is left to train"
-            say(f"ready: {used.name}{why}")
-
-
 def _refusal(words: list[str]) -> str | None:
     """Why the parser of the trainings refuses a command; None if it takes it."""
     from commands.lightning import train
@@ -125,9 +100,3 @@ def _refusal(words: list[str]) -> str | None:
     finally:
         sys.argv = argv
     return None
-
-
-def _range(least: float, most: float) -> str:
-    unit, name = (60, "minutes") if most < 7200 else (3600, "hours")
-    low, high = max(1, round(least / unit)), max(2, math.ceil(most / unit))
-    return f"{low} to {high} {name}" if most > 60 else "a minute at most"

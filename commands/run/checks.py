@@ -189,7 +189,7 @@ def refuse_to_mix(run: Path, old: Experiment, new: Experiment) -> None:
         is_new |= place == "evolution" and (place not in old.systems or (bool(rest) and rest[0] in free_of_evolution))
         is_default = key == "data.unit" and {was, now} == {None, "utterance"}  # by its name
         if not is_free and not is_new and not is_default:
-            more = f"for more samples, free of ε, give python cli.py sample {run} --num N; else "
+            more = f"for more samples, at no additional privacy cost, give python cli.py sample {run} --num N; else "
             raise UserError(
                 f"{run} was started with {key}={_shown(was)}, now {key}={_shown(now)} is asked: "
                 f"{more if _SAMPLING.search(key) else ''}restore it, or give another RUN_DIR, which spends on top of "

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from commands.run.settings import Experiment
+from commands.run.settings import DERIVED, Experiment
 from commands.runs.steps import ANNOTATED, PRIVATE_PARTS, File, Role, Step
 from commands.runs.system import System
-from commands.runs.yaml_files import Settings
-from datamodules.columns import Columns
+from commands.runs.yaml_files import ROOT, Settings, absolute, fill_in, read_yaml
+from datamodules.reading.columns import Columns
+from doppel.errors import UserError
 
 #: Files that hold private lines under a run folder.
 _PRIVATE = (ANNOTATED, *(f"data/{part}.jsonl" for part in PRIVATE_PARTS))
@@ -77,10 +79,10 @@ class Run:
     wanted: Wanted = Wanted()
 
     @classmethod
-    def make(cls, experiment: Experiment, folder: Path, overlays: tuple[Settings, ...] = ()) -> Run:
-        """Of an experiment, before any of its steps."""
+    def make(cls, experiment: Experiment, folder: Path, more_overlays: Iterable[str] = ()) -> Run:
+        """Of an experiment, before any of its steps; overlays beside its own are those of a kind of node."""
         columns = Columns.from_config(experiment.data).as_dict() or None
-        return cls(experiment, folder, overlays, columns, experiment.parser)
+        return cls(experiment, folder, _overlays(experiment, more_overlays), columns, experiment.parser)
 
     def of(self, system: System) -> Run:
         """In the folder of a system, with the experiment as that has it."""
@@ -144,3 +146,23 @@ class Run:
 def file_of(system: System, path: str, role: Role) -> File:
     """A file of the run, of a system and of the budget that pays for it."""
     return File(path, role, system.name, system.scope)
+
+
+def read(experiment: Experiment, path: str) -> Settings:
+    """A configuration file, its variables filled in and its paths absolute."""
+    return absolute(fill_in(read_yaml(ROOT / path), {**os.environ, **experiment.environment}, path))
+
+
+def _overlays(experiment: Experiment, more: Iterable[str]) -> tuple[Settings, ...]:
+    """The overlays of an experiment and of a kind of node, which must not touch what decides of the guarantee."""
+    found = []
+    for path in dict.fromkeys(absolute([*experiment.overlays, *more], "overlays")):
+        overlay = read(experiment, path)
+        if "privacy" in overlay and overlay["privacy"] is None:
+            raise UserError(f"{path} takes privacy away, which an overlay cannot: `epsilon: inf` trains without")
+        for name in DERIVED.keys() & (overlay.get("privacy") or {}).keys():
+            raise UserError(
+                f"privacy.{name} follows from the field {DERIVED[name]} of the experiment: set that", about=path
+            )
+        found.append(overlay)
+    return tuple(found)

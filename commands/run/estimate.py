@@ -1,8 +1,9 @@
-"""How long trainings take on this machine, as a range: their operations over the rate of a product that is timed."""
+"""What ``--check`` ends with: what each system would do, and about how long its trainings would take here."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from itertools import islice
 
@@ -10,20 +11,58 @@ import torch
 from torch.utils.benchmark import Timer
 
 from commands.lightning.hardware import training_precision
-from commands.run.lengths import USUAL_LENGTH
+from commands.run.forecast import Readiness, trainings_of
 from commands.run.norms import build
-from commands.run.settings import Experiment
+from commands.run.reference import USUAL_LENGTH
+from commands.run.settings import Experiment, systems_of
+from commands.run.work import Work
 from commands.runs.steps import Step
-from datamodules.codec import Codec
-from datamodules.columns import Columns, reference_columns
-from datamodules.encoded_turns import encode_turns
-from datamodules.sources import expand_path
-from datamodules.tables import place_turns
+from datamodules.batches.encoded import encode_examples
+from datamodules.reading.columns import Columns, reference_columns
+from datamodules.reading.examples import place_examples
+from datamodules.reading.files import expand_path
+from datamodules.text_format import TextFormat
+from doppel.console.say import say
 from doppel.errors import DataError
+from doppel.evolution.budget import Outlook
 
 #: Rows of the product, and the most and the least of its rate that steps reach, private or not: .45 to .6 on a CPU.
 _DEVICES = {"cpu": (1024, 0.65, 0.25), "cuda": (8192, 0.3, 0.05)}
 _TURNS, _EMBEDDED = 500, "embedded:train?num=200&seed=1"
+#: Trained weights above which a training on a CPU takes days.
+_MANY_WEIGHTS = 30e6
+
+
+def tell_ready(work: Work, found: Mapping[str, Readiness | Outlook]) -> None:
+    """What each system would do, and about how long its trainings would take on this machine.
+
+    Args:
+        work: What is to be done.
+        found: As :func:`commands.run.advice.check_data` has it.
+    """
+    experiment = work.experiment
+    for used in systems_of(experiment):
+        ready, trainings = found.get(used.name), trainings_of(used, work.waiting)
+        if isinstance(ready, Outlook):
+            noise = "NOT PRIVATE" if ready.noise_multiplier is None else f"σ {ready.noise_multiplier:.3f}"
+            unit, texts = experiment.data.get("unit") or "utterance", experiment.evolving
+            say(
+                f"ready: {used.name}, {ready.num_units:,} {unit}s, {noise}, {ready.text}; "
+                f"at most {texts.questions(experiment.num_samples):,} texts are written"
+            )
+        elif trainings and ready is not None:
+            least, most, num_trained = forecast(ready.num_units, trainings, experiment)
+            more = "" if ready.unit == "utterance" else f", as much again for each further row a {ready.unit} has"
+            say(f"{ready.text}, {_range(least, most)} of training on this machine (by public rows{more})")
+            if num_trained > _MANY_WEIGHTS:
+                say(
+                    f"   warning  {used.name} trains {num_trained / 1e6:.0f} million weights, each with its "
+                    "gradient, noise and means of the optimiser: take LoRA (--set model.lora.rank=8), which "
+                    "take a hundredth of that"
+                )
+        else:
+            why = " (how many units it has shows when it runs)" if trainings else ": nothing is left to train"
+            say(f"ready: {used.name}{why}")
 
 
 def forecast(num_units: int, trainings: Iterable[Step], experiment: Experiment) -> tuple[float, float, int]:
@@ -36,19 +75,25 @@ def forecast(num_units: int, trainings: Iterable[Step], experiment: Experiment) 
         work = (4 * size + 2 * trained) * num_units * float(trainer.get("max_epochs", 1))
         rows, most, least = _DEVICES[model.device.type]
         left = torch.randn(rows, model.model.config.hidden_size, device=model.device)
-        seconds = work * _tokens(model.codec, experiment) / _rate(left, str(trainer.get("precision") or "32-true"))
+        seconds = (
+            work * _tokens(model.text_format, experiment) / _rate(left, str(trainer.get("precision") or "32-true"))
+        )
         shortest, longest, largest = shortest + seconds / most, longest + seconds / least, max(largest, trained)
     return shortest, longest, largest
 
 
-def _tokens(codec: Codec, experiment: Experiment) -> float:
+def _tokens(text_format: TextFormat, experiment: Experiment) -> float:
     """Tokens of a public row, of the reference or else of the embedded grammar: no private row says how long it is."""
     columns = reference_columns(Columns.from_config(experiment.data))
     for path in filter(None, (experiment.reference, _EMBEDDED)):
         with suppress(DataError):  # a column that the model needs is not there
-            places = islice(place_turns(expand_path(path), "utterance", needs=codec.needs, columns=columns), _TURNS)
-            if turns := [at.turn for at in places if at.turn and all(getattr(at.turn, name) for name in codec.needs)]:
-                return float(encode_turns(turns, codec, truncate=True).lengths.mean())
+            places = islice(
+                place_examples(expand_path(path), "utterance", needs=text_format.needs, columns=columns), _TURNS
+            )
+            if turns := [
+                at.turn for at in places if at.turn and all(getattr(at.turn, name) for name in text_format.needs)
+            ]:
+                return float(encode_examples(turns, text_format, truncate=True).lengths.mean())
     return USUAL_LENGTH
 
 
@@ -58,3 +103,9 @@ def _rate(left: torch.Tensor, precision: str) -> float:
     with training_precision(precision)():  # which casts a weight once
         timer = Timer("left @ right", globals={"left": left, "right": right}, num_threads=torch.get_num_threads())
         return 2 * left.numel() * right.shape[1] / timer.blocked_autorange(min_run_time=1.0).median
+
+
+def _range(least: float, most: float) -> str:
+    unit, name = (60, "minutes") if most < 7200 else (3600, "hours")
+    low, high = max(1, round(least / unit)), max(2, math.ceil(most / unit))
+    return f"{low} to {high} {name}" if most > 60 else "a minute at most"

@@ -16,7 +16,7 @@ from commands.run.settings import Adaptation, Attributes, Calibration, Experimen
 from commands.runs.sections import SECTIONS, with_sections
 from commands.runs.systems import USUAL
 from commands.runs.yaml_files import ROOT, absolute, build, dump, fill_in, listed, merge, read_yaml
-from datamodules.redaction import Redaction
+from datamodules.guards.redaction import Redaction
 from doppel.errors import UserError
 from doppel.privacy.spec import PrivacyArguments
 

@@ -9,16 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from commands.lightning.own_code import find_here
-from commands.run.advice import check_configs, check_data, check_that_files_are_there, tell_ready
+from commands.run.advice import check_configs, check_data, check_that_files_are_there
 from commands.run.closing import tell_result
+from commands.run.execute import run_here
 from commands.run.experiment import load
 from commands.run.grid import Mode, name_points, run_grid
 from commands.run.jobs import submit_run
-from commands.run.local import run_here
-from commands.run.slurm import load_site
+from commands.run.recipes import steps_of
+from commands.run.settings import Experiment
+from commands.run.slurm import Site, load_site, queued
+from commands.run.sources import check_sources
 from commands.run.values import Point, read_grid, read_values
-from commands.run.work import Work, begin, make_folder, write
-from commands.runs.run_folder import hold
+from commands.run.work import Work, make_folder, settle, write
+from commands.runs.run_folder import has_begun, hold
 from doppel.errors import UserError
 
 
@@ -45,9 +48,10 @@ def run(
 ) -> int:
     """Train, sample and evaluate an experiment: here, or as SLURM jobs.
 
-    RUN_DIR receives everything: a folder for each trained model, synthetic.jsonl and the other samples, ledger.jsonl
-    and report.json, experiment.yaml (what it was started with), configs/ (what every stage runs), code/ and slurm/
-    (what jobs run, and their output). Given again, the command skips what is done and goes on where it stopped.
+    RUN_DIR receives everything: a folder for each system, with its models and samples.jsonl; synthetic.jsonl, a link to
+    the samples of the main system; ledger.jsonl and report.json; experiment.yaml (what it was started with), configs/
+    (what every step runs), code/ and slurm/ (what jobs run, and their output). Given again, the command skips what is
+    done and goes on where it stopped.
 
     python cli.py run configs/experiments/own-data.yaml runs/mine --epsilon 8 --systems one_stage two_stage
       --set data.train_path=mine.csv data.unit=user reference=public.csv --check
@@ -103,6 +107,20 @@ def run(
     return run_grid(name_points(read_grid(grid)), make, go, folder, cluster, mode, not no_check)
 
 
+def begin(experiment: Experiment, run: Path, site: Site) -> Work:
+    """What an experiment has to do in a folder.
+
+    Raises:
+        UserError: The folder was begun with other settings.
+    """
+    known = {file.stem: queued(run, file.stem) for file in (run / "slurm").glob("*.job")}
+    jobs = {name: job for name, job in known.items() if job is not None}
+    is_anew = not has_begun(run) and not jobs  # what a failed start left binds nobody
+    check_sources(experiment)
+    settled, repeated = settle(experiment, run, is_anew)
+    return Work(settled, run, site, steps_of(settled, run, site.overlays), is_anew, repeated, jobs)
+
+
 def execute(work: Work, mode: Mode, check: bool = True, is_verbose: bool = False) -> int:
     """Run the steps.
 
@@ -127,9 +145,11 @@ def execute(work: Work, mode: Mode, check: bool = True, is_verbose: bool = False
                 tell_result(work, time.time() - start, is_verbose)
             return status
     if mode == "check":
-        num_units = check_data(work)
+        found = check_data(work)
         check_configs(work)
-        tell_ready(work, num_units)
+        from commands.run.estimate import tell_ready  # and what trains
+
+        tell_ready(work, found)
         return 0
     if mode == "dry-run":
         check_that_files_are_there(work)

@@ -12,15 +12,15 @@ from commands.run.recipes import steps_of
 from commands.run.values import read_values
 from commands.runs.private_files import of_experiment
 from commands.runs.steps import PUBLIC_TREES
-from datamodules.columns import Columns, reference_columns
-from datamodules.overlap import refuse_private
+from datamodules.guards.overlap import refuse_private
+from datamodules.reading.columns import Columns, reference_columns
 from doppel.console.table import Table
 from doppel.errors import UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from datamodules.batch import MicroBatch
+    from datamodules.batches.batch import MicroBatch
     from lightning_modules.causal_lm import CausalLM
 
 #: What each third of the units, by length, keeps of its gradients at least, on average, at the C that is recommended.
@@ -71,7 +71,7 @@ def norms(
         raise UserError(f"{experiment} trains nothing privately, so nothing is clipped: give one with a finite epsilon")
     path = public or given.reference
     if path is None:
-        raise UserError(f"{experiment} names no reference: give a file of public turns as --public")
+        raise UserError(f"{experiment} names no reference: give a file of public requests as --public")
     if not not_private:
         columns = reference_columns(Columns.from_config(given.data))
         name = "reference" if public is None else "--public"
@@ -115,16 +115,16 @@ def build(config: Mapping[str, Any]) -> CausalLM:
 
 def micro_batches(model: CausalLM, data: Mapping[str, Any], path: str, num_units: int) -> list[MicroBatch]:
     """The first units of a file, as a training with these arguments of the data module would see them."""
-    from datamodules.columns import reference_columns
+    from datamodules.batches.cut import LogicalBatches
+    from datamodules.batches.encoded import load_encoded
     from datamodules.dialogue_data_module import DialogueDataModule
-    from datamodules.encoded_turns import load_encoded
-    from datamodules.logical_batches import LogicalBatches
-    from datamodules.selection import Selection
+    from datamodules.guards.selection import Selection
+    from datamodules.reading.columns import reference_columns
 
     module = DialogueDataModule(**{**data, "train_path": path, "val_path": None})
     columns = reference_columns(module.columns)
     selection = Selection(redact=module.selection.redact)
-    encoded = load_encoded(module.train_path, model.codec, module.unit, selection, columns, module.truncate)
+    encoded = load_encoded(module.train_path, model.text_format, module.unit, selection, columns, module.truncate)
     turns = encoded.first_units(num_units)
     batches = LogicalBatches(turns, module.max_tokens_per_micro_batch, module.max_turns_per_unit)
     return batches.make(0, range(turns.num_units), turns.num_units).micro_batches
@@ -140,7 +140,7 @@ def measure(model: CausalLM, batches: Iterable[MicroBatch]) -> tuple[Tensor, Ten
     """
     import torch
 
-    from datamodules.batch import IGNORE_INDEX
+    from datamodules.batches.batch import IGNORE_INDEX
     from doppel.privacy.clipping import PerSampleClipper
 
     clipper, found, lengths = PerSampleClipper(model, max_grad_norm=1.0), [], []

@@ -11,12 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from commands.run.adaptation import adaptation
-from commands.run.configs import overlays
 from commands.run.context import Run, Wanted, file_of
 from commands.run.counts import calibrate, evolve, histogram, marginals, rows
+from commands.run.samplings import annotate_private, predict, public_trees
 from commands.run.scores import evaluate, keep_best, report
 from commands.run.settings import Attributes, Calibration, Experiment, Topics, systems_of
-from commands.run.trainings import Shares, annotate_private, fit, fit_parser, predict, public_trees
+from commands.run.trainings import Shares, fit, fit_parser
 from commands.runs.steps import ANNOTATED, PUBLIC_TREES, Step, linked
 from commands.runs.system import System
 from commands.runs.yaml_files import Settings
@@ -104,7 +104,7 @@ def steps_of(experiment: Experiment, folder: Path, more_overlays: Iterable[str] 
         folder: The run folder.
         more_overlays: Configuration files that the kind of node adds to every training of a language model.
     """
-    run = Run.make(experiment, folder, overlays(experiment, more_overlays))
+    run = Run.make(experiment, folder, more_overlays)
     if experiment.adaptation is not None:
         steps = adaptation(run, experiment.adaptation, _steps_of_system)
     else:
@@ -139,7 +139,7 @@ def draw(experiment: Experiment, folder: Path, system: System, number: int, want
     changed = replace(experiment, num_samples=wanted.num, seed=seed)
     if wanted.topic is not None:
         changed = replace(changed, topics=replace(experiment.topics or Topics(), oversample=wanted.oversample))
-    run = replace(Run.make(changed, folder, overlays(changed)), draw=number, wanted=wanted)
+    run = replace(Run.make(changed, folder), draw=number, wanted=wanted)
     steps = _recipe(system)(run.of(system), system)
     kept = [step for step in steps if step.kind != "fit"]
     assert not any(step.protected for step in kept), "a later draw reads nothing private"

@@ -15,8 +15,8 @@ from commands.privacy.histogram import read_labels
 from commands.run.asked_for import check_trees, oversample_of, topic_of
 from commands.run.code_copy import version
 from commands.run.context import Wanted
+from commands.run.execute import minutes, run_here
 from commands.run.experiment import load, save
-from commands.run.local import minutes, run_here
 from commands.run.recipes import draw as draw_steps
 from commands.run.settings import Experiment, Topics, systems_of
 from commands.runs import systems
@@ -26,7 +26,7 @@ from commands.runs.run_record import RunRecord, read_json
 from commands.runs.steps import Step
 from commands.runs.system import System
 from commands.runs.yaml_files import dump, read_yaml
-from datamodules.attribute_codes import check_schema
+from datamodules.reading.attribute_codes import check_schema
 from doppel.console.say import say
 from doppel.errors import UserError
 from doppel.files import run_of
@@ -47,7 +47,7 @@ def sample(
     public: bool = False,
     seed: int | None = None,
 ) -> int:
-    """Draw more samples of a finished run, free of ε.
+    """Draw more samples of a finished run, at no additional privacy cost.
 
     They are written to RUN_DIR/SYSTEM/draws/2/samples.jsonl, then to 3, … and nothing is overwritten. They follow the
     law of the run's own samples: same settings, same grammar, same released shares, another seed. `verify` covers them

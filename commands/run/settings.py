@@ -12,7 +12,7 @@ from commands.runs.sections import SECTIONS, of_system
 from commands.runs.system import System
 from commands.runs.systems import system
 from commands.runs.yaml_files import Settings
-from datamodules.redaction import Redaction
+from datamodules.guards.redaction import Redaction
 from doppel.errors import UserError
 
 #: Keys of ``privacy`` that follow from a field of the experiment.
@@ -21,19 +21,19 @@ DERIVED = {"epochs": "epochs", "scope": "systems", "target_epsilon": "epsilon"}
 
 @dataclass(frozen=True)
 class Adaptation:
-    """A parser learns, from private utterances that nobody reads, a function that it lacks.
+    """Measure whether samples teach a parser a function that its public training data lacks.
 
     The experiment of Mireshghallah et al., 2023, section 5.4: see ``docs/systems.md``.
 
     Args:
-        train: Annotated turns that are split into public and private ones.
-        missing: Function that the public turns lack: a name, or the start of one and a star.
-        test: Turns that parsers are scored on; null: a part of ``train``.
-        test_share: Share of ``test`` (or of ``train``) that is taken.
+        train: Annotated requests, which are split into a public and a private part.
+        missing: Function that the public part lacks: a name, or a prefix and a star.
+        test: Requests that parsers are scored on; null: a part of ``train``.
+        test_share: Share of ``test`` (or of ``train``) that is used.
         public_share: Share of ``train`` that is public.
         by: What is split: ``turn`` or ``dialogue``.
-        num_annotated: Samples of each system with trees that are annotated, of all; null: all.
-        annotate_by: How they are chosen, see ``python cli.py choose --help``.
+        num_annotated: Samples annotated for each system with trees; null: all.
+        annotate_by: How they are selected, see ``python cli.py choose --help``.
     """
 
     train: str
@@ -48,14 +48,14 @@ class Adaptation:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Samples are drawn from an over-sample by noised shares of functions, or of clusters: see ``docs/systems.md``.
+    """Resample an over-sample to DP shares of function types, or of clusters: see ``docs/systems.md``.
 
     Args:
-        noise_multiplier: Noise over sensitivity of the shares, which every calibrated system pays for out of its ε.
-        oversample: Samples that are written for each that is drawn.
-        of: ``trees``, of every system that has them; or ``utterances``, whose trees ``public_parser`` reads; or
-            ``votes``, where each private text votes for the cluster of samples that is nearest to it.
-        clusters: Clusters of the over-sample, for ``votes``.
+        noise_multiplier: Noise multiplier of the shares, which are charged to the budget of each system.
+        oversample: Samples written for each one kept.
+        of: ``trees``, for systems that have them; ``utterances``, parsed by ``public_parser``; or ``votes``, where each
+            private text votes for its nearest cluster of samples.
+        clusters: Number of clusters, for ``votes``.
         encoder: Sentence encoder, for ``votes``.
     """
 
@@ -78,15 +78,15 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Topics:
-    """What the system ``topics`` counts of utterances without labels: see ``python cli.py step calibrate --help``.
+    """Settings of the system ``topics``: see ``python cli.py step calibrate --help``.
 
     Args:
-        num_topics: Topics of the codebook.
-        texts: Public utterances that the codebook is made of; ``samples``: the over-sample; null: the reference, and
-            the over-sample without one.
+        num_topics: Number of topics.
+        texts: Public requests from which topics are made; ``samples``: the over-sample; null: the reference, or without
+            one the over-sample.
         encoder: Sentence encoder.
-        noise_multiplier: Noise over sensitivity of the topics' shares.
-        oversample: Samples that are written for each that is drawn.
+        noise_multiplier: Noise multiplier of the topics' shares.
+        oversample: Samples written for each one kept.
     """
 
     draws_trees = False  # as of a calibration
@@ -112,12 +112,12 @@ class Topics:
 
 @dataclass(frozen=True)
 class Attributes:
-    """What the system ``attributes`` measures of each request, and writes for: see ``docs/systems.md``.
+    """Settings of the system ``attributes``: see ``docs/systems.md``.
 
     Args:
         schema: YAML file of attributes with their public values, as ``python cli.py metadata --schema`` takes it.
-        share: Share of the budget that the table of attributes gets: of μ², where μ is that of one Gaussian release
-            that costs all of ε. The training pays the rest.
+        share: Share of the budget for the table of attributes, as a part of μ², where μ is that of one Gaussian release
+            that costs all of ε. The training uses the rest.
     """
 
     schema: str
@@ -130,74 +130,69 @@ class Attributes:
 
 @dataclass(frozen=True)
 class Experiment:
-    """What is run. A file ``configs/experiments/NAME.yaml`` holds these fields and ``base: OTHER``, whose it changes.
+    """Settings of an experiment: ``configs/experiments/NAME.yaml`` holds these fields on top of ``base: OTHER``.
 
     The sections ``trainer``, ``model``, ``sampling``, ``data`` and ``privacy`` are those of every training; entries of
     ``stages`` and ``variants`` hold the same sections for one stage or one system, and win in this order. What
     ``--set`` gives wins over all three: it is set in the section, and deleted below. What follows from other fields
-    stands nowhere: epochs of a budget, scope, prompts, paths in the run folder.
+    is not configured: epochs of a budget, its name, prompts, paths in the run folder.
 
     Args:
         name: Name of the file.
         systems: Systems to train and compare, of :data:`~commands.runs.systems.SYSTEMS` or keys of ``variants``.
         epsilon: Target ε of each system; ``inf`` trains without privacy, on shuffled batches of a fixed size.
         seed: Seed of data order, dropout, sampling and evaluation, never of the privacy noise; null: the defaults.
-        num_samples: Samples of each system.
-        candidates: Utterances that two-stage systems draw for each tree, of which ``public_parser`` keeps the one that
-            it reads as the tree, or ``fluent`` one that is said well, and texts that ``labels`` draws for each label
-            and ``attributes`` for each row, of which a public sentence encoder keeps the one that it reads as that
-            (``python cli.py step keep-best``);
-            1 keeps what is drawn.
-        fluent: Of the utterances that a two-stage system draws for a tree, those come first that a larger model of
-            public text (``make base-135m``) finds as fluent as human turns, those of ``reference``.
-        label_words: For ``keep-best``: value of a label → words that describe it, ``"1.0": terrible, worst``;
-            a value without any is described by itself. Public knowledge, never looked up in the private texts.
-        public_parser: Checkpoint of the parser that chooses among the candidates, or reads what a calibration of
-            utterances counts, or writes their trees. It must not have learnt from the private turns: nothing pays for
-            that, and no ε would hold.
+        num_samples: Samples per system.
+        candidates: Texts drawn per prompt, of which ``step keep-best`` keeps one. Two-stage systems: by round-trip
+            parse match with ``public_parser``, or by fluency (``fluent``). ``labels`` and ``attributes``: one that a
+            public sentence encoder classifies as its prompt. 1: no selection.
+        fluent: Of a two-stage system's candidates, prefer those whose loss under SmolLM2-135M (``make base-135m``) is
+            at most the median of human requests of that length, those of ``reference``.
+        label_words: For ``keep-best``: value of a label → words that describe it, ``"1.0": terrible, worst``; by
+            default the value itself. Public knowledge, never looked up in the private texts.
+        public_parser: Checkpoint of a parser that selects among candidates, parses requests for ``calibration``, or
+            writes the trees of private rows. It must not be trained on the private requests: no ε would cover that.
         write_parses: The private rows have no trees: ``public_parser`` writes them, on the machine that trains.
-        reference: Human turns that the samples are compared with: a file, or ``embedded:…``; null: a page of what was
-            sampled and its privacy, and no metrics.
-        epochs: Epochs by stage; left out, ``labels`` and ``attributes`` take those of ``one_stage``.
-        data: Arguments of the DialogueDataModule.
-        model: Arguments of the models; ``optimizer: {lr: …}`` is AdamW without weight decay.
-        sampling: How texts are sampled.
-        trainer: Arguments of the Trainer of every training.
-        save_every: Minutes after which every training saves within an epoch; null: 1, of a large model 10; 0: after
-            each step.
-        privacy: Arguments of DP-SGD: δ, clipping norm, accountant, ….
+        reference: Public human requests that samples are compared with: a file, or ``embedded:…``; null: no metrics,
+            and a page with samples and privacy only.
+        epochs: Epochs by stage; ``labels`` and ``attributes`` default to those of ``one_stage``.
+        data: Arguments of the DialogueDataModule, see below.
+        model: Arguments of the language models, see below; ``optimizer: {lr: …}`` is AdamW without weight decay.
+        sampling: How texts are sampled, see below.
+        trainer: Arguments of Lightning's Trainer for every training.
+        save_every: Minutes between checkpoints within an epoch; null: 1, or 10 for a large model; 0: after each step.
+        privacy: Arguments of DP-SGD, see below.
         stages: Stage → sections of its own.
         variants: System → sections of its own. A name that no system has is two-stage with these settings.
-        at_epsilon: ε → fields that hold at this ε alone.
-        overlays: Configuration files that every training of a language model takes on top of all this, such as for a
-            GPU.
-        featurizer: Model folder or hub name whose features MAUVE compares too, beside the judges at hand (see
-            ``python cli.py evaluate``).
-        next_token_epochs: Epochs for which a small public model learns from the samples, to test what they teach about
-            the next token of the reference; 0: this is not tested.
-        compare_with_private: Also report copies of the private training text; these figures are not private.
+        at_epsilon: ε → fields that hold only at this ε.
+        overlays: Configuration files applied on top to every training of a language model, such as for a GPU.
+        featurizer: Further feature model for MAUVE, a folder or hub name, beside the installed ones (see ``python
+            cli.py evaluate``).
+        next_token_epochs: Epochs of fine-tuning a small public model on the samples, for the next-token accuracy; 0:
+            not measured.
+        compare_with_private: Also report copies of private training text among samples; these figures are not private.
         labels: Public list of all labels, one a line, for the system ``labels``.
-        topics: How the system ``topics`` labels utterances that have no label.
-        attributes: What the system ``attributes`` measures of each request; the comparison then tells of every system
-            how near the samples' attributes are to those of the reference.
-        evolution: How the system ``evolution`` lets texts of a public model evolve.
-        redact: What is hidden of each private row before it is learnt from or counted; null: nothing. It is no part of
-            the guarantee, which holds with it and without it.
-        exact_histogram: Draw the labels, or attributes, as they are in the data, as the paper does: NOT PRIVATE, and
-            said to be so.
-        calibration: Draw the trees of every system from an over-sample; null: take them as they are sampled.
-        parser: Checkpoint of a semantic parser that annotates for the evaluation (and for an adaptation).
-        supported: Functions, or labels, that the assistant supports, for the page of the run: names, starts of names
-            with a star, ``!NAME`` for one that it lacks; or a file of them, or a ``.csv`` table of its API. Null: the
-            table under which trees are sampled, if there is one.
-        names: What people call functions, labels and topics, for the page of the run: ``AttendeeListHasRecipient:
-            invite people``, and under ``plumbing`` a list of functions that nobody asks for; or a YAML file of that,
-            such as ``configs/names/smcalflow.yaml``. Public knowledge, as ``supported`` is.
-        adaptation: What makes the run an adaptation; null: synthesis alone.
-        table: Result tables that its runs stand in: main, treedst, best, few_modes, shuffled, large or adaptation.
-        environment: Variables that values may name as ``${NAME}``; one that is set in the shell wins.
-        parser_digest: Of the file ``parser``; the run writes it down.
-        commit: Versions of the code that worked on the run; the run writes them down.
+        topics: Settings of the system ``topics``.
+        attributes: Settings of the system ``attributes``; the evaluation then compares attributes of every system with
+            the reference.
+        evolution: Settings of the system ``evolution``.
+        redact: What is masked in each private row before training and counting; null: nothing. No part of the
+            guarantee, which holds either way.
+        exact_histogram: Use the exact shares of labels, or attributes, as the paper does: NOT PRIVATE, and marked so
+            everywhere.
+        calibration: Resample each system's over-sample to DP shares; null: keep samples as drawn.
+        parser: Checkpoint of the semantic parser for the evaluation (and for an adaptation).
+        supported: Functions or labels that the assistant supports, for the page: names, prefixes with a star, ``!NAME``
+            for one that it lacks; or a file of them, or a ``.csv`` table of its API. Null: the table under which trees
+            are sampled, if any.
+        names: Readable names of functions, labels and topics, for the page: ``AttendeeListHasRecipient: invite
+            people``, and under ``plumbing`` functions that nobody asks for; or a YAML file of that, such as
+            ``configs/names/smcalflow.yaml``. Public knowledge.
+        adaptation: Settings of an adaptation; null: synthesis only.
+        table: Result tables that the runs belong to: main, treedst, best, few_modes, shuffled, large or adaptation.
+        environment: Variables that values may use as ``${NAME}``; those set in the shell win.
+        parser_digest: Digest of ``parser``; written by the run.
+        commit: Versions of the code that worked on the run; written by the run.
     """
 
     name: str

@@ -30,31 +30,31 @@ class Site:
 
     Args:
         profile: Kind of node, a file of ``slurm/profiles``.
-        nodes: Nodes of a training.
-        gpus_per_node: GPUs of a node; 0 asks for none.
-        tasks_per_node: Processes of a training on a node; null: one a GPU.
-        cpus_per_task: Cores of each of them.
-        tool_cpus: Cores of a stage that trains nothing.
-        partition: Where jobs run.
-        tool_partition: Where those without a GPU run, if elsewhere.
-        account: Whom they are charged to.
+        nodes: Nodes per training.
+        gpus_per_node: GPUs per node; 0 requests none.
+        tasks_per_node: Processes of a training per node; null: one per GPU.
+        cpus_per_task: Cores per process.
+        tool_cpus: Cores of a step without a model.
+        partition: Partition of the jobs.
+        tool_partition: Partition of steps without a GPU, if different.
+        account: Account that jobs are charged to.
         qos: Quality of service.
-        fit_time: Time limit of a training, which saves and goes back into the queue two minutes before: a time as
-            ``sbatch --time`` takes it (:data:`TIMES`); null: the partition's.
-        predict_time: Of a sampling, likewise.
-        tool_time: Of the others, which start anew if they are cut off.
-        fit_mem: Memory of each process of a training, such as ``16G``, which a node's ``--mem`` adds up; 0: all that a
-            node has; null: what the cluster gives.
-        predict_mem: Of each process of a sampling.
-        tool_mem: Of the others.
-        sbatch_args: Further options of every job, which win over these.
-        node_sbatch_args: Further options of jobs that take all GPUs of a node.
-        overlays: Configuration files on top of every training of a language model.
-        python: Python of the jobs; null: the one that submits. Nodes must see it.
-        modules: What ``module load`` loads in every job.
-        scratch: Fast local disk; a job's temporary files lie in SCRATCH/doppel-JOBID.
+        fit_time: Time limit of a training, which saves and is requeued two minutes before: a time as ``sbatch --time``
+            takes it (:data:`TIMES`); null: the partition's.
+        predict_time: Time limit of a sampling, likewise.
+        tool_time: Time limit of other steps, which start anew if cut off.
+        fit_mem: Memory per process of a training, such as ``16G``; summed for a node's ``--mem``; 0: all of a node;
+            null: the cluster's default.
+        predict_mem: Memory per process of a sampling.
+        tool_mem: Memory of other steps.
+        sbatch_args: Further sbatch options of every job; they win.
+        node_sbatch_args: Further sbatch options of jobs that use all GPUs of a node.
+        overlays: Configuration files applied on top to every training of a language model.
+        python: Python of the jobs, visible on the nodes; null: the one that submits.
+        modules: Argument of ``module load`` in every job.
+        scratch: Fast local disk; temporary files go to SCRATCH/doppel-JOBID.
         environment: Variables of every job, such as NCCL_SOCKET_IFNAME or HF_HOME.
-        throttle: Tasks of an array that run at a time.
+        throttle: Concurrent tasks of a job array.
     """
 
     profile: str = "generic"

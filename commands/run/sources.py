@@ -17,22 +17,21 @@ from commands.page.names import read_names
 from commands.page.supported import read_supported
 from commands.privacy.evolution_settings import GRAMMAR
 from commands.privacy.histogram import read_labels
-from commands.run.lengths import foreign, over_long
+from commands.run.reference import foreign, over_long, unslotted
 from commands.run.settings import Experiment, Topics, systems_of
-from commands.run.unslotted import unslotted
 from commands.runs.private_files import learnt_from, of_experiment
 from commands.runs.system import BASE_MODEL, System
 from commands.runs.yaml_files import ROOT
-from datamodules.attribute_codes import check_schema
-from datamodules.check import check
-from datamodules.codec import MAX_LENGTH
-from datamodules.columns import Columns, check_unit, reference_columns
-from datamodules.hub import is_on_hub
-from datamodules.overlap import refuse_private
-from datamodules.redaction import Redaction
-from datamodules.sources import expand_path, is_embedded
-from datamodules.tables import read_turns
-from datamodules.turn import Field, Turn, Unit
+from datamodules.guards.check import check
+from datamodules.guards.overlap import refuse_private
+from datamodules.guards.redaction import Redaction
+from datamodules.reading.attribute_codes import check_schema
+from datamodules.reading.columns import Columns, check_unit, reference_columns
+from datamodules.reading.example import Example, Field, Unit
+from datamodules.reading.examples import read_examples
+from datamodules.reading.files import expand_path, is_embedded
+from datamodules.reading.hub import is_on_hub
+from datamodules.text_format import MAX_LENGTH
 from doppel.errors import UserError
 from doppel.grammar.slot_table import SHIPPED, slot_table
 from doppel.made_models import LARGER, how_to_make
@@ -72,7 +71,7 @@ class Read:
     """What reading the files of an experiment told.
 
     Attributes:
-        notes: Sentences for the console of whoever starts the run, see :func:`datamodules.check.check`.
+        notes: Sentences for the console of whoever starts the run, see :func:`datamodules.guards.check.check`.
         num_units: Path of a private file, as the experiment names it → its units.
     """
 
@@ -204,7 +203,7 @@ def read_sources(experiment: Experiment) -> Read:
 
     Raises:
         UserError: One cannot be read, and the message names the line; or one that is public, or that a public parser
-            learnt from, says what a private one does (:func:`datamodules.overlap.refuse_private`).
+            learnt from, says what a private one does (:func:`datamodules.guards.overlap.refuse_private`).
     """
     data, model, learns = experiment.data, experiment.model, bool(_learners(experiment))
     if learns and experiment.adaptation is None:
@@ -243,8 +242,8 @@ def _on_settings(experiment: Experiment) -> list[str]:
     has_trees = any(used.learns == "parse" for used in systems_of(experiment))
     if experiment.adaptation is None and experiment.reference is None and _learners(experiment):
         notes.append(
-            "the experiment names no reference, so nothing says how near the samples come to what people say: add "
-            "--set reference=PUBLIC, human turns that anybody may see"
+            "the experiment names no reference, so there are no metrics: add --set reference=PUBLIC, "
+            "public human requests"
         )
     for redaction in _redactions(experiment):
         redaction.prepare()
@@ -268,9 +267,9 @@ def _on_settings(experiment: Experiment) -> list[str]:
     return notes
 
 
-def _public_turns(experiment: Experiment, path: str) -> list[Turn]:
+def _public_turns(experiment: Experiment, path: str) -> list[Example]:
     columns = reference_columns(Columns.from_config(experiment.data))
-    return read_turns(expand_path(path), "utterance", columns=columns)
+    return read_examples(expand_path(path), "utterance", columns=columns)
 
 
 def _learners(experiment: Experiment) -> list[System]:
@@ -307,7 +306,7 @@ def _check_public_parser(experiment: Experiment) -> None:
     if parser is None or not Path(parser).is_file():
         raise UserError(
             f"public_parser is {parser or 'not named'}, and is to choose among the samples or to write trees: give "
-            "RUN/parser/checkpoints/last.ckpt of a parser that never saw the private turns"
+            "RUN/parser/checkpoints/last.ckpt of a parser that was not trained on the private requests"
         )
 
 

@@ -1,24 +1,32 @@
-"""Steps of LightningCLI: trainings, samplings and annotations."""
+"""Steps that train: the configuration of each, merged from an experiment's layers, and what it reads and leaves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
 
-from commands.run import configs
-from commands.run.context import Run, file_of
+from commands.run.context import Run, file_of, read
 from commands.run.settings import Attributes, Calibration, Topics
-from commands.runs.steps import ANNOTATED, PUBLIC_TREES, File, Role, Step
-from commands.runs.system import System
-from commands.runs.yaml_files import Settings, merge
-from datamodules.redaction import Redaction
+from commands.runs.sections import SECTIONS
+from commands.runs.steps import PUBLIC_TREES, File, Step
+from commands.runs.system import BASE_MODEL, MODEL_FILES, System
+from commands.runs.yaml_files import Settings, listed, merge
+from datamodules.guards.redaction import Redaction
+from doppel.errors import UserError
 
 Shares = Calibration | Topics
+_DATA = "datamodules.dialogue_data_module.DialogueDataModule"
+#: What stands in ``grammar`` for the trees of the reference.
+REFERENCE = "reference"
 
 
 def fit(
     run: Run, system: System, stage: str, shares: Shares | Attributes | None = None, changes: Settings | None = None
 ) -> Step:
     """Train a language model on the private turns.
+
+    Its configuration is merged of layers, of which later ones win: the file of the model, the experiment's sections as
+    the system has them, those of its stage (:func:`merged`), what follows from other fields, overlays.
 
     Args:
         run: What is run.
@@ -27,23 +35,10 @@ def fit(
         shares: What its samples, or their prompts, are drawn by, which its budget pays for.
         changes: Sections of an experiment that the system sets.
     """
-    experiment = run.experiment
-    epochs = {name: _plain(experiment.epochs_of(name)) for name in system.stages}
-    derived: Settings = {"trainer": {"max_epochs": epochs[stage]}, "data": {}, "privacy": {}}
-    if experiment.is_private:
-        budget = {"target_epsilon": experiment.epsilon, "epochs": list(epochs.values()), "scope": system.scope}
-        derived["privacy"] = budget
-        if experiment.exact_histogram:
-            derived["privacy"] = {**budget, "histogram_noise_multiplier": None}
-        elif isinstance(shares, Attributes):
-            derived["privacy"] = {**budget, "histogram_share": shares.share}
-        elif shares is not None:
-            derived["privacy"] = {**budget, "histogram_noise_multiplier": shares.noise_multiplier}
-    else:
-        derived["data"] = {"sampling": "shuffle"}
-    if experiment.redact is not None:
-        derived["data"]["redact"] = experiment.redact.as_dict()
-    config = configs.training(run, system, stage, changes or {}, derived)
+    config = merged(run, stage, changes or {}, in_yaml(_derived(run, system, stage, shares)), *run.overlays)
+    config.setdefault("data", {})["class_path"] = _DATA
+    config |= {} if run.experiment.is_private else {"privacy": None, "not_private": True}
+    config = _trained(run, config)
     data = config["data"]["init_args"]
     if run.train_path is not None:  # wins over --set, whose file it was made of
         data["train_path"] = run.train_path
@@ -62,53 +57,13 @@ def fit(
         reads=[
             *paths,
             start and f"{start}/checkpoints/last.ckpt",
-            *configs.grammar_of(config),
+            *grammar_of(config),
             schema,
             *ranked,
             hidden,
         ],
         protected=[*(paths[:1] if data.get("val_is_public") else paths), hidden],
         mechanisms=run.paid_by(system, stage),
-    )
-
-
-def predict(
-    run: Run,
-    system: System,
-    stage: str,
-    writes: File,
-    prompts: str | None = None,
-    shares: Shares | None = None,
-    changes: Settings | None = None,
-    candidates: int = 1,
-) -> Step:
-    """Sample from a trained model.
-
-    Args:
-        run: What is run.
-        system: Whose samples.
-        stage: Which of its models writes them.
-        writes: Where they go.
-        prompts: File of what they are written for; None: they are trees, or written for nothing.
-        shares: What is drawn of an over-sample; it says how large that is.
-        changes: Sections of an experiment that the system sets.
-        candidates: Texts for each that is kept.
-    """
-    data: Settings = {"num_samples": run.experiment.num_samples * candidates}
-    if shares is not None and (writes.role == "pool" or not shares.draws_trees):  # and what leads to these
-        data["num_samples"] *= shares.oversample
-    if prompts is not None:
-        data["prompts_path"] = prompts
-        data |= {"is_public": True} if run.wanted.is_public else {}
-    config = configs.sampling(run, stage, changes or {}, data)
-    checkpoint = run.checkpoint(f"{system.scope}/{stage}")
-    overlay = configs.writing(run, "sample", writes.path, stage)
-    return run.step(
-        f"sample_{stage}",
-        "predict",
-        merge(overlay, config, {"ckpt_path": checkpoint}),
-        writes=[writes, file_of(system, f"{writes.path}.metrics.json", "metrics")],
-        reads=[checkpoint, prompts, *configs.grammar_of(config)],
     )
 
 
@@ -121,52 +76,15 @@ def fit_parser(run: Run, name: str, layer: str, files: list[str] | None = None) 
         layer: Stage of the experiment whose sections win over those of ``parser``.
         files: Training files in place of the experiment's.
     """
-    config = configs.parser(run, layer, files)
+    layers = [in_yaml(run.experiment.stages.get(name, {})) for name in ("parser", layer)]
+    config = merge(read(run.experiment, MODEL_FILES["parser"]), *layers, {"not_private": True})
     data = config["data"]["init_args"]
+    if files is not None:
+        data |= {"train_paths": files, "val_path": None, "test_path": None}
+    config = _trained(run, config)
     reads = [*data.get("train_paths", ()), data.get("val_path"), data.get("test_path")]
     writes = [File(f"{run.at(name)}/checkpoints/last.ckpt", "checkpoint")]
     return run.step(name, "fit", config, writes=writes, reads=reads)
-
-
-def annotate_private(run: Run, parser: str, path: str, unit: str | None = None) -> Step:
-    """Trees for the private utterances, each by itself; the models of what follows train on them.
-
-    Formal guarantees:
-        A tree is a function of its utterance and of a public parser: utterances go through it one by one (``max_rows``
-        1), so that no rounding in a batch lets one unit change another's tree. A neighbour of the private file is then
-        a neighbour of the annotated one, with the same units, and what trains on that is as private as what would train
-        on private trees.
-
-    Args:
-        run: What is run.
-        parser: Checkpoint of a parser that is public.
-        path: The private file.
-        unit: Whom the guarantee protects; None: an utterance.
-    """
-    config = configs.annotation(run, path, unit or "utterance", run.columns, max_rows=1)
-    return _annotation(run, "annotate_private", config, parser, ANNOTATED, "private", protected=[path])
-
-
-def annotate(run: Run, name: str, path: object, parser: str, writes: str, system: System | None = None) -> Step:
-    """Trees that a parser writes for the utterances of a file.
-
-    Args:
-        run: What is run.
-        name: Of the step.
-        path: The file.
-        parser: The parser's checkpoint.
-        writes: What to write, in the run folder.
-        system: Whose samples these are; None where they are nobody's.
-    """
-    config = configs.annotation(run, str(path), "utterance", None, max_rows=None)
-    return _annotation(run, name, config, parser, writes, "data", system)
-
-
-def public_trees(run: Run) -> Step:
-    """The trees of the reference, of whose names the models of trees write."""
-    reference = run.experiment.reference
-    options = {"reference": reference, "out": run.folder / PUBLIC_TREES, "columns": run.columns}
-    return run.step("public_trees", "public-trees", options, writes=[File(PUBLIC_TREES, "data")], reads=[reference])
 
 
 def redaction_files(data: Settings) -> tuple[list[str], str | None]:
@@ -175,25 +93,83 @@ def redaction_files(data: Settings) -> tuple[list[str], str | None]:
     return ([], None) if redaction is None else ([str(path) for _, path, _ in redaction.public_files], redaction.words)
 
 
-def _annotation(
-    run: Run,
-    name: str,
-    config: Settings,
-    parser: str,
-    writes: str,
-    role: Role,
-    system: System | None = None,
-    protected: Iterable[object] = (),
-) -> Step:
-    files = [writes, f"{writes}.metrics.json"]
-    return run.step(
-        name,
-        "predict",
-        merge(configs.writing(run, "annotate", writes, name), config, {"ckpt_path": parser}),
-        writes=[File(path, role) if system is None else file_of(system, path, role) for path in files],
-        reads=[config["data"]["init_args"]["path"], parser],
-        protected=protected,
-    )
+def _derived(run: Run, system: System, stage: str, shares: Shares | Attributes | None) -> Settings:
+    """Sections that follow from other fields of the experiment: how long, of whose budget, and what is hidden."""
+    experiment = run.experiment
+    epochs = {name: _plain(experiment.epochs_of(name)) for name in system.stages}
+    data: Settings = {} if experiment.redact is None else {"redact": experiment.redact.as_dict()}
+    trainer = {"max_epochs": epochs[stage]}
+    if not experiment.is_private:
+        return {"trainer": trainer, "data": {"sampling": "shuffle", **data}}
+    privacy: Settings = {
+        "target_epsilon": experiment.epsilon,
+        "epochs": list(epochs.values()),
+        "scope": system.scope,
+    }
+    if experiment.exact_histogram:
+        privacy["histogram_noise_multiplier"] = None
+    elif isinstance(shares, Attributes):
+        privacy["histogram_share"] = shares.share
+    elif shares is not None:
+        privacy["histogram_noise_multiplier"] = shares.noise_multiplier
+    return {"trainer": trainer, "data": data, "privacy": privacy}
+
+
+def merged(run: Run, stage: str, changes: Settings, *more: Mapping[str, Any]) -> Settings:
+    """The file of a model, then sections: of the experiment, of the stage, of what the system sets, and more."""
+    experiment = run.experiment
+    layers = ({name: getattr(experiment, name) for name in SECTIONS}, experiment.stages.get(stage, {}), changes)
+    config = merge(read(experiment, MODEL_FILES[stage]), *map(in_yaml, layers), *more)
+    arguments = config["model"].setdefault("init_args", {})
+    arguments.setdefault("base_model", BASE_MODEL)
+    if stage == "parse_tree":
+        _name_grammar(run, arguments.setdefault("sampling", {}))
+    return config
+
+
+def grammar_of(config: Settings) -> list[str]:
+    """Files of whose names a model may write."""
+    return listed(config["model"]["init_args"].get("sampling", {}).get("grammar") or [])
+
+
+def _name_grammar(run: Run, way: Settings) -> None:
+    """Put the run's file in the place of ``reference``, which is the grammar of trees unless another is set.
+
+    Formal guarantees:
+        Where nothing else is said, trees are sampled of the names in the trees of the public reference. A run refuses a
+        reference that says what a private file does, so the names are public and sampling under them is
+        post-processing.
+    """
+    reference = run.experiment.reference
+    names = listed(way.get("grammar", None if reference is None else REFERENCE) or [])
+    if REFERENCE not in names:
+        return
+    if reference is None:
+        raise UserError(
+            "sampling.grammar takes the names of the reference's trees, and the experiment names no reference: set "
+            "reference=PUBLIC, or the table of your API as grammar"
+        )
+    way["grammar"] = [str(run.folder / PUBLIC_TREES) if name == REFERENCE else name for name in names]
+
+
+def _trained(run: Run, config: Settings) -> Settings:
+    """With seed, rhythm of saving and the optimizer, whose learning rate is that of the last layer to give one."""
+    optimizer = config["model"]["init_args"].get("optimizer")
+    if optimizer and "class_path" not in optimizer:
+        whole = {"class_path": "torch.optim.AdamW", "init_args": {"weight_decay": 0.0, **optimizer}}
+        config["model"]["init_args"]["optimizer"] = whole
+    top = {"seed_everything": run.experiment.seed, "save_every": run.experiment.save_every}
+    return {**{name: value for name, value in top.items() if value is not None}, **config}
+
+
+def in_yaml(sections: Mapping[str, Any]) -> Settings:
+    """Sections of an experiment in the shape of LightningCLI's configuration."""
+    model = dict(sections.get("model") or {})
+    if sections.get("sampling"):
+        model["sampling"] = sections["sampling"]
+    parts = {"trainer": sections.get("trainer"), "privacy": sections.get("privacy")}
+    parts |= {name: {"init_args": part} for name, part in (("model", model), ("data", sections.get("data"))) if part}
+    return {name: part for name, part in parts.items() if part}
 
 
 def _plain(number: float) -> float:

@@ -13,12 +13,9 @@ from pathlib import Path
 from commands.run.checks import refuse_to_mix
 from commands.run.code_copy import version
 from commands.run.experiment import load, save
-from commands.run.recipes import steps_of
 from commands.run.settings import Experiment, systems_of
-from commands.run.slurm import Site, queued
-from commands.run.sources import check_sources
+from commands.run.slurm import Site
 from commands.runs.manifest import declaration, declare, lay_out, refuse_old
-from commands.runs.run_folder import has_begun
 from commands.runs.steps import Step
 from commands.runs.systems import main_of
 from commands.runs.yaml_files import dump
@@ -62,20 +59,38 @@ class Work:
         return [step for step in self.steps if step.is_once and not self.is_done(step.name)]
 
 
-def begin(experiment: Experiment, run: Path, site: Site) -> Work:
-    """What an experiment has to do in a folder.
+def settle(experiment: Experiment, run: Path, is_anew: bool) -> tuple[Experiment, frozenset[str]]:
+    """The experiment with the parser's digest and the versions of the code, and the steps that it repeats.
 
     Raises:
-        UserError: The folder was begun with other settings.
+        UserError: The run was begun with other settings.
     """
-    known = {file.stem: queued(run, file.stem) for file in (run / "slurm").glob("*.job")}
-    jobs = {name: job for name, job in known.items() if job is not None}
-    is_anew = not has_begun(run) and not jobs  # what a failed start left binds nobody
     if not is_anew:
         refuse_old(run)
-    check_sources(experiment)
-    settled, repeated = _settled(experiment, run, is_anew)
-    return Work(settled, run, site, steps_of(settled, run, site.overlays), is_anew, repeated, jobs)
+    path, repeated = run / "experiment.yaml", frozenset[str]()
+    parser, digest = experiment.parser, None
+    if parser is not None:
+        file = Path(parser)
+        if not file.is_file():
+            raise UserError(f"parser is {parser}, which is no file: give RUN/parser/checkpoints/last.ckpt")
+        parser, digest = str(file.resolve()), _digest(file)
+    if experiment.public_parser is not None:
+        experiment = replace(experiment, public_parser=str(Path(experiment.public_parser).resolve()))
+    commits = [version()]
+    if path.is_file() and not is_anew:
+        old = load(path)
+        if parser is None and old.parser is not None and Path(old.parser).is_file():
+            parser, digest = old.parser, old.parser_digest
+        refuse_to_mix(run, old, replace(experiment, parser=parser, parser_digest=digest))
+        if digest != old.parser_digest and digest is not None:
+            repeated = frozenset(mark.name for mark in (run / ".done").glob("*-evaluate"))
+        commits = list(dict.fromkeys([*old.commit, *commits]))
+    elif (run / ".done").is_dir():
+        raise UserError(
+            f"{run} was begun, but experiment.yaml, which says with what settings, is gone: restore it, or "
+            "give another RUN_DIR, which spends on top of what this run has spent"
+        )
+    return replace(experiment, parser=parser, parser_digest=digest, commit=commits), repeated
 
 
 def write(work: Work, overwrite: bool) -> None:
@@ -126,38 +141,6 @@ def make_folder(folder: Path) -> Path:
     except OSError as error:
         raise UserError(f"RUN_DIR: {folder} cannot be made ({error.strerror}): give another folder") from error
     return folder
-
-
-def _settled(experiment: Experiment, run: Path, is_anew: bool) -> tuple[Experiment, frozenset[str]]:
-    """The experiment with the parser's digest and the versions of the code, and the steps that it repeats.
-
-    Raises:
-        UserError: The run was begun with other settings.
-    """
-    path, repeated = run / "experiment.yaml", frozenset[str]()
-    parser, digest = experiment.parser, None
-    if parser is not None:
-        file = Path(parser)
-        if not file.is_file():
-            raise UserError(f"parser is {parser}, which is no file: give RUN/parser/checkpoints/last.ckpt")
-        parser, digest = str(file.resolve()), _digest(file)
-    if experiment.public_parser is not None:
-        experiment = replace(experiment, public_parser=str(Path(experiment.public_parser).resolve()))
-    commits = [version()]
-    if path.is_file() and not is_anew:
-        old = load(path)
-        if parser is None and old.parser is not None and Path(old.parser).is_file():
-            parser, digest = old.parser, old.parser_digest
-        refuse_to_mix(run, old, replace(experiment, parser=parser, parser_digest=digest))
-        if digest != old.parser_digest and digest is not None:
-            repeated = frozenset(mark.name for mark in (run / ".done").glob("*-evaluate"))
-        commits = list(dict.fromkeys([*old.commit, *commits]))
-    elif (run / ".done").is_dir():
-        raise UserError(
-            f"{run} was begun, but experiment.yaml, which says with what settings, is gone: restore it, or "
-            "give another RUN_DIR, which spends on top of what this run has spent"
-        )
-    return replace(experiment, parser=parser, parser_digest=digest, commit=commits), repeated
 
 
 def _forget_parts(step: Step, run: Path) -> None:

@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 
 from commands.runs.steps import RELEASED, Role, Step
 from commands.runs.yaml_files import public_names
-from datamodules.sources import file_digest
+from datamodules.reading.files import file_digest
 from doppel.errors import UserError
 from doppel.files import MANIFEST, sha256_of, write_json
 from doppel.privacy.fingerprint import keyed_fingerprint

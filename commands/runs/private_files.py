@@ -12,9 +12,9 @@ from commands.runs.sections import read_experiment
 from commands.runs.stage_config import StageConfig
 from commands.runs.steps import PRIVATE_PARTS
 from commands.runs.yaml_files import absolute, merge, read_yaml
-from datamodules.columns import Columns, reference_columns
-from datamodules.overlap import Named, Source
-from datamodules.sources import expand_path, is_embedded
+from datamodules.guards.overlap import Named, Source
+from datamodules.reading.columns import Columns, reference_columns
+from datamodules.reading.files import expand_path, is_embedded
 
 _MARKS = ("experiment.yaml", "ledger.jsonl", "manifest.json")
 

@@ -118,9 +118,9 @@ def refuse_to_begin_again(run_dir: Path, is_private: bool) -> None:
     """
     found = last_checkpoint(run_dir)
     if found is not None:
-        cost = ", and every step would be paid for again" if is_private else ""
+        cost = ", and every step would be charged again" if is_private else ""
         raise UserError(
-            f"a training from the start would take the place of this checkpoint{cost}: give --ckpt_path last to go on "
+            f"a training from the start would take the place of this checkpoint{cost}: give --ckpt_path last to resume "
             "from it, or another --run_dir to begin anew",
             about=found,
         )

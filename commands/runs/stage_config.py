@@ -61,9 +61,9 @@ class StageConfig:
         Raises:
             DataError: The file is gone, or a variable in its path is not set.
         """
-        from datamodules.columns import Columns
-        from datamodules.selection import Selection
-        from datamodules.sources import content_digest, expand_path
+        from datamodules.guards.selection import Selection
+        from datamodules.reading.columns import Columns
+        from datamodules.reading.files import content_digest, expand_path
 
         selection, columns = Selection.from_config(self.data), Columns.from_config(self.data)
         return content_digest(expand_path(self.data["train_path"]), selection, columns)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from commands.runs.yaml_files import PLACE
-from datamodules.turn import Field
+from datamodules.reading.example import Field
 
 #: Model that a language model starts from where an experiment names none.
 BASE_MODEL = str(PLACE / "models/base")

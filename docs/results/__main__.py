@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +31,21 @@ PAGES = {
 def written(template: str) -> str:
     """A page, by its template, in which ``table`` and ``value`` read the files: no number is typed twice."""
     made = Environment(loader=FileSystemLoader(HERE), undefined=StrictUndefined, keep_trailing_newline=True)
-    return made.get_template(template).render(table=table, value=value, inf=math.inf)
+    text = made.get_template(template).render(table=table, value=value, gpu_table=gpu_table, inf=math.inf)
+    return "\n\n".join(map(_wrapped, text.rstrip().split("\n\n"))) + "\n"
+
+
+def _wrapped(block: str) -> str:
+    """A paragraph or list of a page at one width; tables, headings and figures as they are."""
+    if not block or block.lstrip()[0] in "|#<!":
+        return block.strip("\n")
+    items = [" ".join(item.split()) for item in re.split(r"\n(?=- )", block.strip())]
+    indents = ["  " if item.startswith("- ") else "" for item in items]
+    fill = textwrap.TextWrapper(145, break_long_words=False, break_on_hyphens=False)
+    lines = []
+    for item, fill.subsequent_indent in zip(items, indents, strict=True):
+        lines += fill.wrap(item)
+    return "\n".join(lines)
 
 
 def table(file: str, rows: str, metrics: str, *, paper: bool = False, **settings: Any) -> str:
@@ -53,6 +69,37 @@ def value(file: str, metric: str, **settings: Any) -> str:
     if len(own) != 1:
         raise ValueError(f"{file}.csv has {len(own)} settings with {metric} of {settings}, not one")
     return measure(metric).show(own["value"].item(), own["std"].item())
+
+
+def gpu_table(file: str, runs: dict[str, str], metrics: str) -> str:
+    """A table of what ``benchmarks/gpu`` measured, on the second half of the dialogues of ``valid``.
+
+    Args:
+        file: Of benchmarks/results, without ``.csv``.
+        runs: What a row is called → its runs, a word each: mean ± unbiased standard deviation where they are several.
+            Of ``human`` stand the values of real requests.
+        metrics: Columns, a word each.
+    """
+    own = pd.read_csv(HERE.parents[1] / "benchmarks" / "results" / f"{file}.csv")
+    own = own[own["reference"] == "second half of valid"]
+    names = metrics.split()
+    lines = [
+        "| | " + " | ".join([*(measure(name).label for name in names), "n"]) + " |",
+        "|---" * (len(names) + 2) + "|",
+    ]
+    for label, words in runs.items():
+        cells, count = [], len(words.split())
+        for name in names:
+            if words == "human":
+                key = f"human_{name}" if f"human_{name}" in set(own["metric"]) else f"reference_{name}"
+                found = own[own["metric"] == key]["value"].head(1)
+            else:
+                found = own[own["run"].isin(words.split()) & (own["metric"] == name)]["value"]
+                if len(found) not in (0, count):
+                    raise ValueError(f"{file}.csv has {len(found)} values of {name} for the runs {words}")
+            cells.append("–" if found.empty else measure(name).show(found.mean(), found.std()))
+        lines.append(f"| {label} | " + " | ".join(cells) + f" | {'' if words == 'human' else count} |")
+    return "\n".join(lines)
 
 
 def _chosen(file: str, settings: dict[str, Any]) -> pd.DataFrame:

@@ -25,11 +25,12 @@ from doppel.privacy.accounting import (
 from doppel.privacy.spec import DPPlan, note_on_delta, usual_batch_size
 from doppel.privacy.spec import plan as make_plan
 
-#: What was measured: noise of all steps over the largest signal, of which run, and its MAUVE by MiniLM, of which human
-#: turns have .97 (one-stage with the shipped base; ``docs/results/judged.csv``, ``docs/results/small-data.csv``).
+#: Measured runs: noise of all steps over the largest possible signal, the run, its MAUVE (MiniLM) (one-stage with the
+#: shipped base; ``docs/results/judged.csv``, ``docs/results/small-data.csv``).
 _MEASURED = ((0.60, "10,060 requests at ε = 3", 0.71), (3.04, "2,000 requests at ε = 3", 0.385))
-#: Below a third of the least that was measured the noise is good; above the most that was, nothing good is known of it.
-_GOOD, HOPELESS = 0.2, 3.1
+#: A third of the least noise that was measured, and the most.
+_LEAST, HOPELESS = 0.2, 3.1
+_LESS = "More units, a larger epsilon or batch, or fewer trained parameters (lora)"
 _BASE = Path("models/base")
 #: Matrices that get no adapters.
 _NO_BLOCK = re.compile(r"embed|lm_head|\bw[tp]e\b")
@@ -52,7 +53,7 @@ def plan(
     """What a private run would need and promise, before anything is spent.
 
     Print the noise multiplier, sample rate, steps and delta of a private run, and the noise that training will
-    feel, and say in words whether that is good. Nothing is spent and no data are read.
+    feel, and name the nearest measured run. Nothing is spent and no data are read.
 
     noise-to-signal = sigma * sqrt(d) / B for d trained parameters: the norm of one step's noise,
     sigma*C*sqrt(d)/B, over the largest norm that the averaged gradient can have, C (reached when all clipped
@@ -123,23 +124,20 @@ def _trained(name: str, shape: list[int], lora: int | None) -> int:
 
 
 def in_words(noise_over_training: float) -> str:
-    """Whether the noise of a plan is good, and what to change if it is not.
+    """Compare a plan with the nearest measured run, and say what lowers the noise.
 
     Args:
-        noise_over_training: Norm of the noise of all steps over the largest signal.
+        noise_over_training: Norm of the noise of all steps over the largest possible signal.
     """
-    more = "more units, a larger epsilon or batch, or fewer trained parameters (lora)"
-    near = min(_MEASURED, key=lambda measured: abs(math.log(noise_over_training / measured[0])))
-    told = f"the nearest measured run, {near[1]} ({near[0]:.2g} times), reached {near[2]:.2g} of the .97 of human turns"
-    if noise_over_training <= _GOOD:
-        level, then = "good", "so samples will follow your data"
-    elif noise_over_training <= HOPELESS:
-        level = "fair" if near is _MEASURED[0] else "borderline"
-        then = f"and {told} (MAUVE by MiniLM); what helps is {more}"
-    else:
-        level, then = "hopeless", f"more than of any run that was measured, so samples are those of the base: {told}"
-        then += f"; what helps is {more}"
-    return f"The noise is {level}: {noise_over_training:.2g} times the largest signal, {then}."
+    noise, run, mauve = min(_MEASURED, key=lambda measured: abs(math.log(noise_over_training / measured[0])))
+    told = f"The nearest measured run, {run} ({noise:.2g} times), reached a MAUVE (MiniLM) of {mauve:.2g}"
+    told += " (real requests .97)"
+    size = f"{noise_over_training:.2g} times the largest possible signal"
+    if noise_over_training > HOPELESS:
+        size = f"hopeless: {size}, more than in any measured run, so samples are those of the base"
+    elif noise_over_training <= _LEAST:
+        told += "; what less noise gives is not measured"
+    return f"The noise is {size}. {told}. {_LESS} lower it."
 
 
 def over_training(spec: DPPlan, num_parameters: int) -> float:

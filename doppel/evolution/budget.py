@@ -129,7 +129,7 @@ class Outlook:
 
     @property
     def advice(self) -> str | None:
-        """What to change where votes drown; None where they do not."""
+        """What to change where votes are below the noise; None where they are not."""
         if self.votes >= CLEAR * self.noise:
             return None
         fewer = next((t for t in range(self.rounds - 1, 0, -1) if self.votes >= self._clear(t)), None)
@@ -138,8 +138,8 @@ class Outlook:
         if 2 <= clusters < self.bins:
             ways.append(f"evolution.clusters={clusters}, so that clusters of candidates are voted for")
         return (
-            f"votes drown: {self.votes:.2g} on average under noise of {self.noise:.1f}, so that which candidates are "
-            f"chosen is mostly chance: give {', or '.join([*ways, 'a larger epsilon'])}"
+            f"votes are below the noise: {self.votes:.2g} on average under noise of {self.noise:.1f}, so that which "
+            f"candidates are selected is mostly chance: give {', or '.join([*ways, 'a larger epsilon'])}"
         )
 
     def _clear(self, rounds: int) -> float:

@@ -142,7 +142,7 @@ def refuse_one_text(texts: Sequence[str]) -> None:
     if number >= _MANY and 2 * number > len(plain):
         quote = json.dumps(texts[plain.index(text)][:200], ensure_ascii=False)
         raise UserError(
-            f"{number} of {len(plain)} texts of the generator are {quote}, so that no vote is paid for: mend "
+            f"{number} of {len(plain)} texts of the generator are {quote}, so no vote is charged: mend "
             "evolution.wording, raise evolution.temperature, or take another evolution.generator"
         )
 

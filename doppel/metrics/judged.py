@@ -53,7 +53,9 @@ def mauve_metrics(
     if None in (values[f"mauve_{name}"] for name in featurizers):
         notes.append("there is no MAUVE: one side has only empty utterances, or both have hardly a different one")
     elif len(synthetic) < _FEW_FOR_MAUVE:
-        few = f"MAUVE compares {len(synthetic)} samples with as many human turns: below {_FEW_FOR_MAUVE:,} it is rough"
+        few = (
+            f"MAUVE compares {len(synthetic)} samples with as many human requests: below {_FEW_FOR_MAUVE:,} it is rough"
+        )
         notes.append(f"{few}, and only values of equal numbers compare")
     return values | {"human_num_compared": len(human[0])}, notes
 

@@ -33,32 +33,32 @@ USUAL_RATE = Fraction(1, 20)
 
 @dataclass(frozen=True)
 class PrivacyArguments:
-    """Trains with DP-SGD: per-sample clipping, Gaussian noise, accounting in a ledger. Null is the non-private run.
+    """Settings of DP-SGD: per-unit clipping, Gaussian noise, accounting in a ledger. Null is the non-private run.
 
     Args:
-        target_epsilon: ε of the whole scope, all stages together. It must be given: a configuration that lost its
-            privacy does not get it back with another ε.
+        target_epsilon: ε of the whole budget, all stages together. It has no default, so that a configuration that lost
+            its privacy does not get it back with another ε.
         delta: δ; null for min(1/(N ln N), 1e-5).
         epochs: Epochs of every stage that shares the budget, such as [2, 8]; null for this run's ``max_epochs`` alone.
             All stages get one noise multiplier.
-        max_grad_norm: Clipping norm C of one unit's gradient; 16 suits the loss of the language models here, ``python
-            cli.py norms`` says what suits another.
+        max_grad_norm: Clipping norm C of one unit's gradient. 16 suits the loss of the language models here; ``python
+            cli.py norms`` recommends one for others.
         accountant: ``pld`` (tightest), ``prv`` or ``rdp`` (the paper's).
         ledger_path: Ledger that records what is spent; one may serve all runs on the same people. With ``--run_dir
-            RUN/STAGE`` null is $DOPPEL_LEDGER, if that is set when the run begins, else RUN/ledger.jsonl.
-        scope: The released system this run belongs to; every scope has its own target, and the ledger also composes
-            all of them.
+            RUN/STAGE`` null is $DOPPEL_LEDGER, if set when the run begins, else RUN/ledger.jsonl.
+        scope: Name of the budget, usually the released system. Each budget has its own target, and the ledger also
+            composes all of them.
         stage: Name of this training in the ledger. With ``--run_dir RUN/STAGE`` it is STAGE.
-        log_private_diagnostics: Also log losses of private data and the number of units without a finite gradient,
-            named ``private/…``. These numbers are *not* private in the sense of the guarantee: keep them off anything
-            that others can read.
+        log_private_diagnostics: Also log losses of private data and the number of units without a finite gradient, as
+            ``private/…``. These numbers are *not* covered by the guarantee: keep them where only readers of the private
+            file can see them.
         fp16_loss_scale: Factor of the loss under precision ``16-mixed``; public and constant. A power of two is exact.
-        seed: Fixed noise seed, for tests alone: who knows it can subtract the noise, and the guarantee is void.
-        histogram_noise_multiplier: Noise over sensitivity of a histogram that ``python cli.py step histogram``, or
-            ``calibrate``, will release in this scope; σ of the training leaves room for it under the one target ε.
-            Null: there is none.
-        histogram_share: In place of that noise, the share of the budget that such a release gets: of μ², where μ is
-            that of one Gaussian release that costs all of the target ε. So it follows ε, and δ, by itself.
+        seed: Fixed noise seed, for tests only: it lets a reader subtract the noise, and voids the guarantee.
+        histogram_noise_multiplier: Noise multiplier of a histogram that ``python cli.py step histogram``, or
+            ``calibrate``, will release from this budget; σ of the training leaves room for it within the target ε.
+            Null: no histogram.
+        histogram_share: Instead of that noise, the share of the budget for such a release, as a part of μ², where μ is
+            that of one Gaussian release that costs all of the target ε. So the noise follows from ε and δ.
     """
 
     target_epsilon: float = math.nan

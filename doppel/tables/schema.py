@@ -122,7 +122,7 @@ class Schema:
                 if len(seen) > MAX_VALUES:
                     raise DataError(
                         f"it has more than {MAX_VALUES} values, too many for an attribute: leave it out of --columns, "
-                        "or give --schema with its commonest values, or with bins",
+                        "or give --schema with its most frequent values, or with bins",
                         about=f"column {name!r}",
                     )
         return cls(tuple(Column.of_values(name, sorted(seen)) for name, seen in found.items()))

@@ -222,7 +222,7 @@ def _cannot(what: str, name: str, error: Exception) -> BaseModelError:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     reason = " ".join(lines[:2]).partition(" Model type should be")[0][:300].rstrip(".:, ")
     if (folder / "adapter_config.json").is_file():
-        reason = "it holds adapters alone: merge them (merge_and_unload() of peft), and give that folder"
+        reason = "it holds LoRA weights alone: merge them (merge_and_unload() of peft), and give that folder"
     elif "trust_remote_code" in str(error):
         reason = "it needs code of its own, which is never run: give a model of a family that transformers knows"
     elif isinstance(error, pickle.UnpicklingError):

@@ -26,7 +26,7 @@ class LoraArguments:
 
     Args:
         rank: Rank of B A; a layer of n inputs and m outputs has rank * (n + m) trainable parameters.
-        alpha: Scale of the adapters, divided by the rank.
+        alpha: Scale of B A, divided by the rank.
         dropout: Dropout probability in front of A.
         target_modules: Names of the linear layers to adapt, such as ``[q_proj, v_proj]``: each stands for all layers
             whose name is that or ends in it. Null: all linear layers but the output head.
@@ -68,7 +68,7 @@ def add_adapters(model: PreTrainedModel, arguments: LoraArguments) -> None:
         inject_adapter_in_model(config, model)
     except ValueError as error:  # such as layers of Mamba, whose weights are used without calling them
         reason = str(error).splitlines()[0].rpartition("] ")[2]
-        raise LoraError(f"lora: {type(model).__name__} cannot have these adapters: {reason}") from error
+        raise LoraError(f"lora: {type(model).__name__} cannot have these LoRA layers: {reason}") from error
     for module in model.modules():
         if isinstance(module, LoraLinear):  # autocast casts for the product: peft's copy to float32 comes on top of it
             module.cast_input_dtype_enabled = False

@@ -75,5 +75,5 @@ def shortage(needed: int, device: torch.device, max_tokens: int) -> str | None:
     return (
         f"a step of {max_tokens:,} tokens at a time takes about {needed / 1e9:.1f} GB on top of the weights, and "
         f"{free / 1e9:.1f} GB are free: lower data.max_tokens_per_micro_batch, which changes neither the result nor ε, "
-        "or train adapters (model.lora)"
+        "or train LoRA only (model.lora)"
     )

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from datamodules.codec import Codec
+from datamodules.text_format import TextFormat
 from doppel.errors import UserError
 from doppel.files import sha256_of
 from doppel.privacy.checkpoint import privacy_state, read_checkpoint
@@ -53,12 +53,12 @@ class WarmStart:
     origins: list[dict[str, Any]]
 
     @classmethod
-    def read(cls, path: str, codec: Codec) -> WarmStart:
+    def read(cls, path: str, text_format: TextFormat) -> WarmStart:
         """Read a checkpoint, or ``checkpoints/last.ckpt`` of a run folder.
 
         Args:
             path: Where it is.
-            codec: Of the model that is to have the weights.
+            text_format: Of the model that is to have the weights.
 
         Raises:
             UserError: There is none, it is no checkpoint of a language model of ours, or it was trained on other token
@@ -83,7 +83,7 @@ class WarmStart:
             under = {**private["spec"], **paid, "sha256": digest}
         record = {"path": str(path), "sha256": digest, "private": under, "is_public": checkpoint.get("data_is_public")}
         start = cls(weights, checkpoint["lora"], record, checkpoint.get("origins", []))
-        name = codec.other_format(checkpoint["text_format"])
+        name = text_format.other_format(checkpoint["text_format"])
         if name is not None:
             raise start._misfit(f"the two have another {name}")
         return start

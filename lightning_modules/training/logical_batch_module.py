@@ -15,7 +15,7 @@ from torch.nn import Parameter
 from torch.optim.lr_scheduler import LRScheduler
 from torch.profiler import record_function
 
-from datamodules.batch import LogicalBatch
+from datamodules.batches.batch import LogicalBatch
 from doppel.errors import UserError
 from doppel.gradients import GradientReducer
 from doppel.half_weights import HalfWeights

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torchmetrics import MeanMetric
 
-from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
+from datamodules.batches.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
 
 
 class MeanTokenLoss(MeanMetric):

@@ -23,10 +23,10 @@ from pathlib import Path
 
 import torch
 
-from datamodules.encoded_turns import encode_turns
-from datamodules.logical_batches import all_turns
-from datamodules.tables import read_turns
-from datamodules.turn import Turn
+from datamodules.batches.cut import all_examples
+from datamodules.batches.encoded import encode_examples
+from datamodules.reading.example import Example
+from datamodules.reading.examples import read_examples
 from doppel.grammar import generate
 from doppel.grammar.slot_table import SHIPPED
 from doppel.metrics.fluency import LanguageModel
@@ -53,39 +53,42 @@ def load(kind: type[CausalLM], model: str, slots: str | None = None) -> CausalLM
     return kind(base_model=model, loss_divisor=1, slots=slots).eval()
 
 
-def held_out_pairs(number: int) -> list[Turn]:
+def held_out_pairs(number: int) -> list[Example]:
     """Distinct pairs of the grammar whose tree has a quoted name, none of them one that the last part trained on."""
     turns, seed, skew = TRAINED_ON
     seen = {(turn.utterance, turn.parse) for turn in generate(turns, seed=seed, skew=skew)}
-    drawn = (Turn(*turn) for turn in generate(6 * number, seed=PAIRS_SEED))
+    drawn = (Example(*turn) for turn in generate(6 * number, seed=PAIRS_SEED))
     pairs = {(t.utterance, t.parse): t for t in drawn if names(t) and (t.utterance, t.parse) not in seen}
     return list(pairs.values())[:number]
 
 
-def names(turn: Turn) -> list[str]:
+def names(turn: Example) -> list[str]:
     """Quoted strings of the tree that the user said."""
     return _NAME.findall(re.sub(r'\(Path\.apply "[^"]*"\)', "", turn.parse or ""))
 
 
 @torch.no_grad()
-def nats_a_word(model: CausalLM, turns: Sequence[Turn]) -> float:
+def nats_a_word(model: CausalLM, turns: Sequence[Example]) -> float:
     """Loss of the targets with their ends, over the number of their words."""
-    encoded = encode_turns(turns, model.codec)
-    batches = all_turns(encoded, max_tokens_per_batch=8192)
+    encoded = encode_examples(turns, model.text_format)
+    batches = all_examples(encoded, max_tokens_per_batch=8192)
     nats = sum(model.losses(batch.micro_batches[0]).sum().item() for batch in batches)
-    return nats / sum(len((getattr(turn, model.codec.target) or "").split()) for turn in turns)
+    return nats / sum(len((getattr(turn, model.text_format.target) or "").split()) for turn in turns)
 
 
-def utterances_for(model: CausalLM, turns: Sequence[Turn]) -> list[str]:
+def utterances_for(model: CausalLM, turns: Sequence[Example]) -> list[str]:
     """An utterance sampled for each tree, as the quickstart samples."""
     trees = [turn.parse or "" for turn in turns]
     arguments = SamplingArguments(top_p=0.9, max_new_tokens=48)
-    codec = model.codec
-    written = sample_texts(model.model, codec, codec.encode_prompts(trees), arguments, stream=(0,))
-    return [codec.fill(text, tree, str(i)).text for i, ((text, _), tree) in enumerate(zip(written, trees, strict=True))]
+    text_format = model.text_format
+    written = sample_texts(model.model, text_format, text_format.encode_prompts(trees), arguments, stream=(0,))
+    return [
+        text_format.fill(text, tree, str(i)).text
+        for i, ((text, _), tree) in enumerate(zip(written, trees, strict=True))
+    ]
 
 
-def copied(turns: Sequence[Turn], texts: Sequence[str]) -> float:
+def copied(turns: Sequence[Example], texts: Sequence[str]) -> float:
     """Share of the trees' names that occur in the utterance written for them, letter case aside."""
     said = [name.lower() in text.lower() for turn, text in zip(turns, texts, strict=True) for name in names(turn)]
     return sum(said) / len(said)
@@ -96,7 +99,7 @@ def fluency(judge: LanguageModel, texts: Sequence[str]) -> float:
     return sum(judge.nats(texts)) / sum(len(text.split()) for text in texts)
 
 
-def line(model: str, turns: list[Turn], public: list[Turn], judge: LanguageModel, slots: str | None) -> list[str]:
+def line(model: str, turns: list[Example], public: list[Example], judge: LanguageModel, slots: str | None) -> list[str]:
     """What the model does with some turns, as cells of the table."""
     utterance, tree = load(UtteranceLM, model), load(ParseTreeLM, model, slots)
     given_tree = load(Parse2Utterance, model, slots)
@@ -131,10 +134,10 @@ def main() -> None:
     parser.add_argument("--data", help="dialogues of further lines")
     parser.add_argument("--pairs", type=int, default=400, help="pairs of each set at most (default: %(default)s)")
     args = parser.parse_args()
-    public = [Turn(text, None, "") for text in read_lines(args.utterances, 2000)]
+    public = [Example(text, None, "") for text in read_lines(args.utterances, 2000)]
     sets = {"grammar pairs": held_out_pairs(args.pairs)}
     if args.data is not None:
-        turns = [turn for turn in read_turns(args.data, "utterance") if names(turn)]
+        turns = [turn for turn in read_examples(args.data, "utterance") if names(turn)]
         sets[Path(args.data).name.split(".")[0]] = turns[: args.pairs]
     judge = LanguageModel(args.judge)
     head = ["model", "turns", "number", "p(x), public", "p(x)", "p(x\\|y)", "p(y)", "names copied", "fluency", "sum"]

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
-from datamodules.codec import Codec
+from datamodules.batches.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
+from datamodules.batches.cut import pad
+from datamodules.batches.loader import Loader
+from datamodules.batches.samplers import ShuffledBatches
 from datamodules.data_module import TrainingDataModule
-from datamodules.loader import Loader
-from datamodules.logical_batches import pad
-from datamodules.shuffling import ShuffledBatches
-from datamodules.tables import read_turns
-from datamodules.turn import Turn
+from datamodules.reading.example import Example
+from datamodules.reading.examples import read_examples
+from datamodules.text_format import TextFormat
 from doppel.errors import DataError
 from doppel.grammar.slot_table import SHIPPED, slot_table
 from doppel.lispress.slots import SlotKinds, to_slots
@@ -69,7 +69,7 @@ def pack(examples: list[list[int]], block_length: int, pad_id: int) -> tuple[Ten
     return pad_sequence(rows, batch_first=True, padding_value=pad_id)[:-1], lengths
 
 
-def _slotted(turn: Turn, kinds: SlotKinds) -> Turn:
+def _slotted(turn: Example, kinds: SlotKinds) -> Example:
     slotted = to_slots(turn.parse or "", turn.utterance, kinds)
     return replace(turn, utterance=slotted.utterance, parse=slotted.tree)
 
@@ -86,12 +86,13 @@ def _read_utterances(path: str, limit: int | None) -> list[str]:
 
 
 class TextMixtureDataModule(TrainingDataModule):
-    """Blocks of public utterances, grammar trees and (tree, utterance) pairs, as the codec writes them.
+    """Blocks of public utterances, grammar trees and (tree, utterance) pairs, as the text format writes them.
 
-    Training examples are those of p(x), p(y) and p(x|y) as :class:`~datamodules.codec.Codec` writes them, all with loss
-    on every token, packed whole into blocks. The model attends across the examples of a block, which ``<eos>`` sets
-    apart. Validation examples are held-out grammar pairs, one a row: with ``val_conditional`` their loss is that of
-    p(utterance | tree), without it that of p(utterance). Held-out utterances of the file may stand beside them.
+    Training examples are those of p(x), p(y) and p(x|y) as :class:`~datamodules.text_format.TextFormat` writes them,
+    all with loss on every token, packed whole into blocks. The model attends across the examples of a block, which
+    ``<eos>`` sets apart. Validation examples are held-out grammar pairs, one a row: with ``val_conditional`` their loss
+    is that of p(utterance | tree), without it that of p(utterance). Held-out utterances of the file may stand beside
+    them.
 
     Everything here is public: never point it at private text.
 
@@ -155,9 +156,9 @@ class TextMixtureDataModule(TrainingDataModule):
         self.num_val_utterances = num_val_utterances
 
     @cached_property
-    def _turns(self) -> list[Turn]:
+    def _turns(self) -> list[Example]:
         drawn = f"embedded:train?num={self.grammar_turns}&seed={self.grammar_seed}&skew={self.grammar_skew}"
-        return read_turns(drawn, "dialogue")
+        return read_examples(drawn, "dialogue")
 
     @property
     def described(self) -> dict[str, Any]:
@@ -168,19 +169,19 @@ class TextMixtureDataModule(TrainingDataModule):
 
     def load_train(self) -> None:
         """Generate, tokenise and pack."""
-        codec = self.require_codec()
+        text_format = self.require_text_format()
         public = _read_utterances(self.utterances_path, self.max_utterances) if self.utterances_path else []
-        alone = replace(codec, source=None, target="utterance")
+        alone = replace(text_format, source=None, target="utterance")
         pairs = self._with_slots(self._turns)
         lone = pairs[: round(self.tree_share * len(pairs))]
         examples = [
-            *self._encode([Turn(text, None, "") for text in public], alone),
+            *self._encode([Example(text, None, "") for text in public], alone),
             *self._encode(pairs, replace(alone, source="parse")),
             *self._encode(lone, replace(alone, target="parse")),
         ]
 
         order = np.random.default_rng(self.seed).permutation(len(examples))
-        self._blocks, self._lengths = pack([examples[i] for i in order], self.block_length, codec.pad_id)
+        self._blocks, self._lengths = pack([examples[i] for i in order], self.block_length, text_format.pad_id)
         left_out = sum(len(ids) > self.block_length for ids in examples)
         if left_out:
             log.warning(
@@ -198,15 +199,15 @@ class TextMixtureDataModule(TrainingDataModule):
 
     def load_evaluation(self, name: str, path: str) -> list[LogicalBatch]:
         """Grammar pairs and utterances that are not trained on, sorted by length."""
-        codec = self.require_codec()
+        text_format = self.require_text_format()
         seen = {(t.utterance, t.parse) for t in self._turns}
-        pairs: dict[tuple[str, str | None], Turn] = {}
-        for turn in read_turns(path, "dialogue"):
+        pairs: dict[tuple[str, str | None], Example] = {}
+        for turn in read_examples(path, "dialogue"):
             pairs.setdefault((turn.utterance, turn.parse), turn)
         turns = [turn for pair, turn in pairs.items() if pair not in seen][: self.num_val_pairs]
         if len(turns) < self.num_val_pairs:
             log.warning("only %d held-out pairs were found; %d were asked for", len(turns), self.num_val_pairs)
-        held_out = replace(codec, source="parse" if self.val_conditional else None, target="utterance")
+        held_out = replace(text_format, source="parse" if self.val_conditional else None, target="utterance")
         rows = held_out.encode_all(turns)
         if self.num_val_utterances:
             assert self.utterances_path is not None and self.max_utterances is not None
@@ -214,14 +215,14 @@ class TextMixtureDataModule(TrainingDataModule):
             texts = both[self.max_utterances :]
             if len(texts) < self.num_val_utterances:
                 log.warning("only %d utterances are left; %d were asked for", len(texts), self.num_val_utterances)
-            alone = replace(codec, source=None, target="utterance")
-            rows += alone.encode_all([Turn(text, None, "") for text in texts])
-        rows = [row for row in rows if len(row.input_ids) <= codec.max_length]
+            alone = replace(text_format, source=None, target="utterance")
+            rows += alone.encode_all([Example(text, None, "") for text in texts])
+        rows = [row for row in rows if len(row.input_ids) <= text_format.max_length]
         rows.sort(key=lambda row: len(row.input_ids))
         batches = []
         for start in range(0, len(rows), self.val_batch_size):
             chunk = rows[start : start + self.val_batch_size]
-            padded = pad([r.input_ids for r in chunk], [r.num_prompt for r in chunk], codec.pad_id)
+            padded = pad([r.input_ids for r in chunk], [r.num_prompt for r in chunk], text_format.pad_id)
             batches.append(
                 LogicalBatch([MicroBatch(*padded, len(chunk))], len(chunk), float(len(chunk)), is_public=True)
             )
@@ -244,13 +245,13 @@ class TextMixtureDataModule(TrainingDataModule):
 
         return self.steps(ShuffledBatches(len(self._blocks), self.batch_size, self.seed), make)
 
-    def _with_slots(self, turns: list[Turn]) -> list[Turn]:
+    def _with_slots(self, turns: list[Example]) -> list[Example]:
         """The turns, an evenly spread share of them with slots."""
         kinds, share = slot_table(SHIPPED).kinds, self.slot_share
         return [
             _slotted(turn, kinds) if int((i + 1) * share) > int(i * share) else turn for i, turn in enumerate(turns)
         ]
 
-    def _encode(self, turns: list[Turn], codec: Codec) -> list[list[int]]:
-        parts = (codec.encode_all(turns[i : i + _CHUNK]) for i in range(0, len(turns), _CHUNK))
+    def _encode(self, turns: list[Example], text_format: TextFormat) -> list[list[int]]:
+        parts = (text_format.encode_all(turns[i : i + _CHUNK]) for i in range(0, len(turns), _CHUNK))
         return [example.input_ids for part in parts for example in part]

@@ -134,9 +134,9 @@ def fetch(packages: Path) -> None:
 def convert(source: Path, out: Path) -> None:
     """Write the model of a GGUF file as a Hugging Face folder: float32 weights, tokenizer, README and card.
 
-    Begin, end and padding are three different tokens, as :class:`~datamodules.codec.Codec` needs them: those of the
-    file for begin and end, and :data:`PAD` in place of a second end. transformers does not save what it has read from
-    a quantised file, so the weights go into a plain model of the same configuration.
+    Begin, end and padding are three different tokens, as :class:`~datamodules.text_format.TextFormat` needs them: those
+    of the file for begin and end, and :data:`PAD` in place of a second end. transformers does not save what it has read
+    from a quantised file, so the weights go into a plain model of the same configuration.
 
     Args:
         source: A GGUF file of a Llama model whose tokenizer is byte-level BPE. The package ``gguf`` reads it.

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from commands.quality.frame import COLUMNS, read_csv, write_csv
 from commands.redaction.divergence import encoded
-from datamodules.tables import read_turns
+from datamodules.reading.examples import read_examples
 from doppel.models import minilm
 from doppel.redaction.attack import classify
 from doppel.redaction.comparison import Comparison
@@ -207,7 +207,7 @@ def _texts(folder: Path, name: str) -> dict[str, list[str]]:
         with path.open(encoding="utf-8", newline="") as lines:
             rows = [(row["text"], row["label1"].partition(": ")[2]) for row in csv.DictReader(lines)]
     else:
-        rows = [(turn.utterance, turn.label or "") for turn in read_turns(str(path), "utterance")]
+        rows = [(turn.utterance, turn.label or "") for turn in read_examples(str(path), "utterance")]
     named = zip(("sensitive", "safe"), kinds, strict=True)
     return {part: [text for text, of in rows if of in kind and text.strip()] for part, kind in named}
 

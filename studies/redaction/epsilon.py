@@ -9,7 +9,7 @@ import numpy as np
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
 from commands.redaction.divergence import vector_sets
-from datamodules.columns import Columns
+from datamodules.reading.columns import Columns
 from doppel.errors import UserError
 from doppel.redaction.comparison import Comparison
 from doppel.redaction.divergence import Pair

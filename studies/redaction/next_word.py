@@ -39,7 +39,7 @@ from lightning.pytorch import Trainer, seed_everything
 from callbacks.differential_privacy import DifferentialPrivacy
 from commands.quality.frame import COLUMNS, read_csv, write_csv
 from datamodules.dialogue_data_module import DialogueDataModule
-from datamodules.tables import read_turns
+from datamodules.reading.examples import read_examples
 from doppel.files import write_json_lines
 from doppel.privacy.spec import PrivacyArguments
 from studies.redaction.next_word_lstm import NextWordLSTM
@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _parts(folder: Path, seed: int, num_rows: int) -> dict[str, dict[str, list[str]]]:
     """Texts of each set, for the ranker, for validation, test and training."""
-    turns = read_turns(str(folder / FILE), "utterance", with_trees=False)
+    turns = read_examples(str(folder / FILE), "utterance", with_trees=False)
     parts = {}
     for name, label in SETS.items():
         texts = [turn.utterance for turn in turns if turn.label == label and turn.utterance.strip()]

@@ -11,10 +11,10 @@ from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
-from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
-from datamodules.codec import Codec
-from datamodules.columns import Columns
-from datamodules.overlap import refuse_private
+from datamodules.batches.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
+from datamodules.guards.overlap import refuse_private
+from datamodules.reading.columns import Columns
+from datamodules.text_format import TextFormat
 from doppel.errors import UserError
 from doppel.privacy.clipping.head import HeadLoss
 from lightning_modules.backbone.base_models import checked_divisor
@@ -40,7 +40,7 @@ class NextWordLSTM(LogicalBatchModule):
 
     Formal guarantees:
         *Vocabulary.* It is that of ``public_text``. A file that says what private training data do is refused, as far
-        as :func:`~datamodules.overlap.overlapping` can tell.
+        as :func:`~datamodules.guards.overlap.overlapping` can tell.
         *Rate.* It follows the loss of the validation file, and so do the weights. In a private run that file must be
         public (``data.val_is_public``): then the rate is a function of public rows and of weights that are paid for. A
         loss that may not leave the process never moves the rate.
@@ -78,8 +78,8 @@ class NextWordLSTM(LogicalBatchModule):
         if not anneal >= 1:
             raise UserError(f"anneal is {anneal}: the rate is divided by it, so give 1 (never) or more")
         self.public_text, self.columns = public_text, columns
-        self.codec = Codec(word_tokenizer(public_text, num_words, columns), None, "utterance", max_length)
-        size = len(self.codec.tokenizer)
+        self.text_format = TextFormat(word_tokenizer(public_text, num_words, columns), None, "utterance", max_length)
+        size = len(self.text_format.tokenizer)
         self.encoder = nn.Embedding(size, hidden_size)
         self.lstm = LinearLSTM(hidden_size, hidden_size, num_layers, dropout)
         self.decoder = nn.Linear(hidden_size, size)
@@ -105,9 +105,11 @@ class NextWordLSTM(LogicalBatchModule):
 
     def probe(self) -> tuple[MicroBatch, ...]:
         """Random words: a row of 8 alone, and after one of ``max_length``."""
-        ids = torch.randint(len(self.codec.tokenizer), (2, max(self.codec.max_length, 8)), generator=_seeded())
+        ids = torch.randint(
+            len(self.text_format.tokenizer), (2, max(self.text_format.max_length, 8)), generator=_seeded()
+        )
         labels = ids.clone()
-        ids[1, 8:], labels[1, 8:] = self.codec.pad_id, IGNORE_INDEX
+        ids[1, 8:], labels[1, 8:] = self.text_format.pad_id, IGNORE_INDEX
         ids, labels = ids.to(self.device), labels.to(self.device)
         return MicroBatch(ids[1:, :8], labels[1:, :8], num_units=1), MicroBatch(ids, labels, num_units=2)
 
@@ -173,7 +175,7 @@ class NextWordLSTM(LogicalBatchModule):
         """Keep the loss that the rate is decided by, and which words the weights know."""
         super().on_save_checkpoint(checkpoint)
         checkpoint["best_val_loss"] = self._best
-        checkpoint["text_format"] = self.codec.text_format()
+        checkpoint["text_format"] = self.text_format.compatibility()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Refuse weights of other words.
@@ -182,7 +184,7 @@ class NextWordLSTM(LogicalBatchModule):
             UserError: The vocabulary is another one.
         """
         super().on_load_checkpoint(checkpoint)
-        if "best_val_loss" not in checkpoint or self.codec.other_format(checkpoint["text_format"]) is not None:
+        if "best_val_loss" not in checkpoint or self.text_format.other_format(checkpoint["text_format"]) is not None:
             raise UserError(
                 "the checkpoint is none of a NextWordLSTM with this vocabulary: give the model the settings of its "
                 "config.yaml"

@@ -33,7 +33,7 @@ import pandas as pd
 from commands.quality.frame import COLUMNS, read_csv, write_csv
 from commands.run.experiment import shipped
 from commands.runs.yaml_files import ROOT
-from datamodules.tables import read_turns
+from datamodules.reading.examples import read_examples
 from doppel.files import read_json_lines, write_json_lines
 from doppel.grammar.lexicon import words
 from doppel.redaction.attack import replayed
@@ -123,7 +123,7 @@ def _dealt(folder: Path, options: argparse.Namespace, seed: int) -> list[Person]
     if private.exists():
         return people
     folder.mkdir(parents=True, exist_ok=True)
-    turns = read_turns(str(options.folder / FILE), "utterance", with_trees=False)
+    turns = read_examples(str(options.folder / FILE), "utterance", with_trees=False)
     texts = {label: list(dict.fromkeys(t.utterance for t in turns if t.label == label)) for label in (SENSITIVE, SAFE)}
     for own in texts.values():
         draw.shuffle(own)

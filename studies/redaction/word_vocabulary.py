@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from datamodules.columns import Columns
-from datamodules.sources import expand_path
-from datamodules.tables import read_turns
+from datamodules.reading.columns import Columns
+from datamodules.reading.examples import read_examples
+from datamodules.reading.files import expand_path
 from doppel.redaction.mask import MASK
 
 #: Tokens that are no words: padding, the beginning and the end of a text, and any other word.
@@ -46,7 +46,7 @@ def word_tokenizer(public_text: str, num_words: int, columns: Columns | None = N
     trainer = trainers.WordLevelTrainer(
         vocab_size=num_words + len(special), special_tokens=special, show_progress=False
     )
-    turns = read_turns(expand_path(public_text), "utterance", with_trees=False, columns=columns)
+    turns = read_examples(expand_path(public_text), "utterance", with_trees=False, columns=columns)
     tokenizer.train_from_iterator((turn.utterance for turn in turns), trainer)
     tokenizer.add_tokens([AddedToken(MASK, normalized=False)])  # a word, for what is special is text where it is typed
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **SPECIAL)

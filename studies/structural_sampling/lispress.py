@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from datamodules.columns import USUAL
+from datamodules.reading.columns import USUAL
 from doppel.errors import DataError
 from doppel.files import write_json_lines
 from studies.structural_sampling.rows import queries

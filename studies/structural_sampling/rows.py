@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from functools import cache
 
 from commands.annotate.pool_file import Row, good_rows
-from datamodules.records import Record, kind, read_records
-from datamodules.sources import read_files
+from datamodules.reading.files import read_files
+from datamodules.reading.records import Record, kind, read_records
 from doppel.errors import DataError
 from doppel.files import read_lines
 from studies.structural_sampling.programs import abstract_query, tree
@@ -22,8 +22,8 @@ def records(path: str, on_bad_row: Callable[[str], None] | None = None) -> Itera
     """Read a file row by row, in order.
 
     Args:
-        path: As :func:`datamodules.records.read_records` reads it, or a .tsv of Schema2QA, whose third cell is a
-            program from the first line on.
+        path: As :func:`datamodules.reading.records.read_records` reads it, or a .tsv of Schema2QA, whose third cell is
+            a program from the first line on.
         on_bad_row: As of that function.
 
     Raises:

@@ -29,10 +29,10 @@ import pandas as pd
 from commands.quality.frame import COLUMNS, write_csv
 from commands.run.experiment import load, shipped
 from commands.runs.yaml_files import ROOT
-from datamodules.attribute_codes import AttributeCodes, check_schema
-from datamodules.columns import Columns
-from datamodules.tables import read_turns
-from datamodules.turn import Turn
+from datamodules.reading.attribute_codes import AttributeCodes, check_schema
+from datamodules.reading.columns import Columns
+from datamodules.reading.example import Example
+from datamodules.reading.examples import read_examples
 from doppel.files import whole_file
 
 #: Cell → its system, and what it sets; ``{donated}`` is the file of given texts.
@@ -148,7 +148,7 @@ def _dealt(folder: Path, options: argparse.Namespace, schema: str) -> tuple[Path
     folder.mkdir(parents=True, exist_ok=True)
     codes = check_schema(schema)
     columns = Columns(attributes=schema)
-    turns = [turn for turn in read_turns(options.turns, "utterance", columns=columns) if turn.utterance.strip()]
+    turns = [turn for turn in read_examples(options.turns, "utterance", columns=columns) if turn.utterance.strip()]
     random.Random(_SEED).shuffle(turns)
     given = [turn for turn in turns if len(turn.utterance.split()) <= options.longest_donated][: options.num_donated]
     texts = {turn.utterance for turn in given}
@@ -161,7 +161,7 @@ def _dealt(folder: Path, options: argparse.Namespace, schema: str) -> tuple[Path
     return private, donated, named or str(reference)
 
 
-def _write_turns(path: Path, turns: Sequence[Turn], codes: AttributeCodes, as_table: bool) -> None:
+def _write_turns(path: Path, turns: Sequence[Example], codes: AttributeCodes, as_table: bool) -> None:
     """Write turns as a table.
 
     Args:

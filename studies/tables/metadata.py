@@ -27,9 +27,9 @@ import yaml
 
 from commands.privacy.metadata import metadata
 from commands.quality.frame import COLUMNS, write_csv
-from datamodules.attributes import Attributes
-from datamodules.tables import read_turns
-from datamodules.turn import Turn
+from datamodules.reading.attributes import Attributes
+from datamodules.reading.example import Example
+from datamodules.reading.examples import read_examples
 from doppel.tables.marginals import Whole, total_variation
 
 _ACTS = ["Yield", "Revise", "Select", "ThankYou", "Affirm", "Negate", "RequestAlts", "Goodbye", "AffirmIntent"]
@@ -37,7 +37,7 @@ _ACTS = ["Yield", "Revise", "Select", "ThankYou", "Affirm", "Negate", "RequestAl
 _MOST = 19
 
 
-def _tree(turn: Turn) -> str:
+def _tree(turn: Example) -> str:
     return turn.parse or ""
 
 
@@ -51,7 +51,7 @@ def _number(text: str) -> str:
 
 
 #: Attribute → its value of a turn.
-ATTRIBUTES: dict[str, Callable[[Turn], str]] = {
+ATTRIBUTES: dict[str, Callable[[Example], str]] = {
     "domain": lambda turn: turn.label or "none",
     "act": lambda turn: next((act for act in _ACTS if re.search(rf"\({act}\b", _tree(turn))), "none"),
     "function": lambda turn: _first(r"\(([A-Z]\w+\.[A-Z]\w+)", _tree(turn)),
@@ -118,7 +118,7 @@ def _apart(folder: Path, method: Any, epsilon: float, seed: int, num_rows: int) 
 
 def _write_tables(folder: Path, turns: str, num_rows: int) -> None:
     """The table, as many other rows, and the schema, whose values are those of the public file."""
-    read = [turn for turn in read_turns(turns, "utterance") if turn.utterance.strip()]
+    read = [turn for turn in read_examples(turns, "utterance") if turn.utterance.strip()]
     drawn = random.Random(0).sample(read, 2 * num_rows)
     rows = [{name: of(turn) for name, of in ATTRIBUTES.items()} for turn in drawn]
     values = {

@@ -17,8 +17,8 @@ from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from datamodules.sources import expand_path
-from datamodules.tables import read_turns
+from datamodules.reading.examples import read_examples
+from datamodules.reading.files import expand_path
 from doppel.files import read_json_lines
 from doppel.lispress.calls import BINDERS
 from doppel.lispress.function_types import valid_function_types
@@ -58,7 +58,7 @@ def measure(trees: Sequence[str], reference: Sequence[str], humans: Sequence[str
 
 def trees_of(path: str) -> list[str]:
     """The trees of a public file of turns."""
-    return [turn.parse for turn in read_turns(expand_path(path), "utterance") if turn.parse is not None]
+    return [turn.parse for turn in read_examples(expand_path(path), "utterance") if turn.parse is not None]
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -105,7 +105,7 @@ def test_an_adaptation_goes_on_where_it_was_interrupted(llama: str, utterances: 
 
 def test_held_out_utterances_are_those_behind_the_trained_ones(llama: str, utterances: str) -> None:
     data = mixture(utterances)
-    data.codec = CausalLM(base_model=llama).codec
+    data.text_format = CausalLM(base_model=llama).text_format
     data.setup("fit")
     with gzip.open(utterances, "rt") as file:
         lines = [line.strip() for line in file]
@@ -113,8 +113,10 @@ def test_held_out_utterances_are_those_behind_the_trained_ones(llama: str, utter
     for batch in data.val_dataloader():
         for part in batch.micro_batches:
             for ids, labels in zip(part.input_ids, part.labels, strict=True):
-                if ids[labels == -100].tolist() and " please " in data.codec.decode(labels[labels != -100].tolist()):
-                    said.append(data.codec.decode(labels[labels != -100].tolist()))
+                if ids[labels == -100].tolist() and " please " in data.text_format.decode(
+                    labels[labels != -100].tolist()
+                ):
+                    said.append(data.text_format.decode(labels[labels != -100].tolist()))
     assert sorted(said) == sorted(lines[40:48])
     with pytest.raises(DataError, match="num_val_utterances is 5"):
         TextMixtureDataModule(utterances, num_val_utterances=5)

@@ -19,7 +19,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from private_training import STEP_6, data_module, fit, privacy, sgd, weights
 
 from callbacks.differential_privacy import PrivateTrainingError
-from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
+from datamodules.batches.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
 from datamodules.data_module import DataModule
 from doppel.privacy.accounting import Mechanism, compute_epsilon
 from doppel.privacy.clipping import PerSampleClipper
@@ -299,7 +299,7 @@ def test_a_step_is_taken_even_if_no_gradient_is_finite(tmp_path: Path, tiny_mode
     with open(Path(logger.log_dir) / "metrics.csv", newline="") as file:
         counts = [float(row["private/num_nonfinite"]) for row in csv.DictReader(file) if row["private/num_nonfinite"]]
     data.trainer = None
-    data.codec = overflown.codec
+    data.text_format = overflown.text_format
     sampled = [batch.num_units for batch in data.train_dataloader()]  # of the first epoch
     assert counts == sorted(counts)
     assert counts[4] == sum(sampled) > 0
@@ -492,7 +492,8 @@ class _FixedBatches(LightningDataModule):
 
 @pytest.mark.ddp
 @pytest.mark.parametrize(
-    ("num_ranks", "sampled"), [(2, False), (2, True), pytest.param(4, True, marks=pytest.mark.slow)]
+    ("num_ranks", "sampled"),
+    [(2, True), *(pytest.param(*case, marks=pytest.mark.slow) for case in ((2, False), (4, True)))],
 )
 def test_several_ranks_give_the_model_of_one(
     tmp_path: Path, tiny_model: str, corpus: str, num_ranks: int, sampled: bool

@@ -14,7 +14,7 @@ from private_training import data_module, fit, privacy, sgd, weights
 from torch import nn
 
 from callbacks.differential_privacy import PrivateTrainingError
-from datamodules.batch import LogicalBatch
+from datamodules.batches.batch import LogicalBatch
 from doppel.privacy.noise import GaussianNoise
 from doppel.privacy.private_step import PrivateStep, noisy_mean
 from lightning_modules.causal_lm import UtteranceLM

@@ -20,7 +20,7 @@ from tiny_sampling import NUM_SAMPLES, PromptData, TinyModel, read, sample
 
 from callbacks import synthetic_writer
 from datamodules.prompt_data_module import PromptDataModule
-from datamodules.turn import Field
+from datamodules.reading.example import Field
 from doppel.errors import UserError
 from doppel.lispress import is_valid
 from doppel.privacy.checkpoint import weights_fingerprint
@@ -403,6 +403,7 @@ def two_ranks() -> LogicalBatchDDPStrategy:
     return LogicalBatchDDPStrategy(start_method="spawn", process_group_backend="gloo")
 
 
+@pytest.mark.slow
 @pytest.mark.ddp
 def test_two_ranks_share_the_work_and_draw_different_samples(output: Path) -> None:
     # One sample came from the third rank of an earlier run; its second was torn.

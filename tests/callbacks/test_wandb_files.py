@@ -24,8 +24,8 @@ from commands.page.write import write_page
 from commands.runs.run_folder import wandb_id
 from commands.runs.run_record import RunRecord
 from commands.runs.steps import File, Role
-from datamodules.selection import Selection
-from datamodules.sources import content_digest
+from datamodules.guards.selection import Selection
+from datamodules.reading.files import content_digest
 from doppel.privacy.fingerprint import keyed_fingerprint
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
 from callbacks.synthetic_writer import SyntheticWriter
-from datamodules.batch import PromptBatch
-from datamodules.codec import Codec
-from datamodules.turn import Field
+from datamodules.batches.batch import PromptBatch
+from datamodules.reading.example import Field
+from datamodules.text_format import TextFormat
 from lightning_modules.sampling import Sample, SamplingArguments, draw_samples
 
 NUM_SAMPLES = 22
@@ -63,7 +63,7 @@ class TinyModel(LightningModule):
         tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
         names = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>"}
         fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
-        self.codec = Codec(fast, source=source, target=target, max_length=16)
+        self.text_format = TextFormat(fast, source=source, target=target, max_length=16)
         torch.manual_seed(0)
         sizes = {"vocab_size": len(vocabulary), "n_positions": 16, "n_embd": 8, "n_layer": 1, "n_head": 1}
         self.model = GPT2LMHeadModel(GPT2Config(**sizes))
@@ -71,9 +71,11 @@ class TinyModel(LightningModule):
 
     def predict_step(self, batch: Prompts, batch_idx: int) -> list[Sample]:
         self.asked += batch.indices
-        prompts_ids = [self.codec.encode_prompt(prompt) for prompt in batch.prompts]
+        prompts_ids = [self.text_format.encode_prompt(prompt) for prompt in batch.prompts]
         prompts = PromptBatch(batch.indices, batch.prompts, prompts_ids)
-        return draw_samples(self.model, self.codec, prompts, SamplingArguments(max_new_tokens=6, redraws=self.redraws))
+        return draw_samples(
+            self.model, self.text_format, prompts, SamplingArguments(max_new_tokens=6, redraws=self.redraws)
+        )
 
 
 def sample(

@@ -57,6 +57,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_training_and_a_sampling_tell_lines_of_ours_alone(place: Path) -> None:
     stage = place / "run" / "one_stage"
     model, data = place / "model", place / "turns.jsonl"

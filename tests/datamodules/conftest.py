@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from datamodules.codec import Codec
+from datamodules.text_format import TextFormat
 
 TEXTS = [
     ' (Yield (FindEventWrapperWithDefaults (Event.subject_? (?= "lunch"))))',
@@ -38,9 +38,9 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 @pytest.fixture
-def codec(tokenizer: PreTrainedTokenizerFast) -> Codec:
+def text_format(tokenizer: PreTrainedTokenizerFast) -> TextFormat:
     """Text format of p(utterance | parse)."""
-    return Codec(tokenizer, source="parse", target="utterance", max_length=64)
+    return TextFormat(tokenizer, source="parse", target="utterance", max_length=64)
 
 
 @pytest.fixture

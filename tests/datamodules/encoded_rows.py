@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from datamodules.batch import LogicalBatch
-from datamodules.encoded_turns import EncodedTurns
+from datamodules.batches.batch import LogicalBatch
+from datamodules.batches.encoded import EncodedExamples
 
 
-def encoded(lengths: list[int], units: list[int]) -> EncodedTurns:
+def encoded(lengths: list[int], units: list[int]) -> EncodedExamples:
     """Rows whose tokens are all 100 + the row's number, with a prompt of one token."""
     ids = np.repeat(np.arange(len(lengths), dtype=np.int32) + 100, lengths)
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     ones = np.ones(len(lengths), dtype=np.int32)
-    return EncodedTurns(ids, offsets, ones, np.array(units, dtype=np.int32), 0)
+    return EncodedExamples(ids, offsets, ones, np.array(units, dtype=np.int32), 0)
 
 
 def rows_of(batch: LogicalBatch) -> list[list[list[int]]]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from lightning import LightningModule, Trainer
 
-from datamodules.batch import LogicalBatch, PromptBatch
+from datamodules.batches.batch import LogicalBatch, PromptBatch
 
 
 def sums(batch: LogicalBatch) -> list[int]:
@@ -20,10 +20,10 @@ def sums(batch: LogicalBatch) -> list[int]:
 class Recorder(LightningModule):
     """Steps by hand, as the project's models do, and records every batch; in a file per rank if asked."""
 
-    def __init__(self, codec: Any, folder: Path | None = None) -> None:
+    def __init__(self, text_format: Any, folder: Path | None = None) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.codec = codec
+        self.text_format = text_format
         self.folder = folder
         self.weight = torch.nn.Parameter(torch.zeros(()))
         self.train_batches: list[tuple[int, list[int], float]] = []

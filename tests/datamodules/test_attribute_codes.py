@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from datamodules.attribute_codes import AttributeCodes, check_schema, codes_of
-from datamodules.columns import Columns, labels_of, reference_columns
-from datamodules.tables import read_turns
+from datamodules.reading.attribute_codes import AttributeCodes, check_schema, codes_of
+from datamodules.reading.columns import Columns, labels_of, reference_columns
+from datamodules.reading.examples import read_examples
 from doppel.errors import DataError, UserError
 from doppel.tables.made import make
 from doppel.tables.schema import Column, Schema
@@ -43,7 +43,7 @@ def test_a_code_has_every_attribute_in_the_order_of_the_schema_and_can_be_read_a
         {"text": "a", "label2": "5.0", "label": "secret", "parse": None},
     ]
     full, other = (
-        turn.label or "" for turn in read_turns(write(tmp_path / "a.jsonl", rows), "utterance", columns=columns)
+        turn.label or "" for turn in read_examples(write(tmp_path / "a.jsonl", rows), "utterance", columns=columns)
     )
     assert full == "Review Stars: 2 | Length: 3 to under 6 | Act: FindEvent | Size: 3 or more | Area: weather"
     assert other == "Review Stars: other | Length: under 3 | Act: other | Size: other | Area: other"
@@ -62,9 +62,11 @@ def test_a_code_has_every_attribute_in_the_order_of_the_schema_and_can_be_read_a
 
 def test_a_row_more_changes_the_code_of_no_other_row(columns: Columns, tmp_path: Path) -> None:
     rows: list[dict[str, object]] = [{"text": "a b " * i, "label2": f"{i}.0", "label": "weather"} for i in range(1, 6)]
-    alone = [turn.label for turn in read_turns(write(tmp_path / "a.jsonl", rows), "utterance", columns=columns)]
+    alone = [turn.label for turn in read_examples(write(tmp_path / "a.jsonl", rows), "utterance", columns=columns)]
     more = [{"text": "one more", "label2": "7.0"}, *rows]
-    assert [t.label for t in read_turns(write(tmp_path / "b.jsonl", more), "utterance", columns=columns)][1:] == alone
+    assert [t.label for t in read_examples(write(tmp_path / "b.jsonl", more), "utterance", columns=columns)][
+        1:
+    ] == alone
 
 
 def test_every_form_is_read_alike(tmp_path: Path) -> None:
@@ -72,10 +74,12 @@ def test_every_form_is_read_alike(tmp_path: Path) -> None:
     columns = Columns(attributes=str(tmp_path / "schema.yaml"))
     turns = [{"user_utterance": {"original_text": "a b"}, "lispress": TREE, "tags": {"domain": "calendar"}}]
     dialogues = write(tmp_path / "d.jsonl", [{"dialogue_id": "1", "turns": turns}])
-    assert read_turns(dialogues, "utterance", columns=columns)[0].label == "Length: under 3 | Area: calendar"
+    assert read_examples(dialogues, "utterance", columns=columns)[0].label == "Length: under 3 | Area: calendar"
     (tmp_path / "t.txt").write_text("a b\n")
-    assert read_turns(str(tmp_path / "t.txt"), "utterance", columns=columns)[0].label == "Length: under 3 | Area: other"
-    found = {turn.label for turn in read_turns("embedded:train?num=200", "utterance", columns=columns)}
+    assert (
+        read_examples(str(tmp_path / "t.txt"), "utterance", columns=columns)[0].label == "Length: under 3 | Area: other"
+    )
+    found = {turn.label for turn in read_examples("embedded:train?num=200", "utterance", columns=columns)}
     assert found >= {"Length: 3 or more | Area: calendar", "Length: 3 or more | Area: other"}
 
 
@@ -84,11 +88,11 @@ def test_a_private_file_without_a_column_is_refused_and_a_reference_has_no_attri
 ) -> None:
     path = write(tmp_path / "a.jsonl", [{"text": "secret words", "label": "weather"}])
     with pytest.raises(DataError, match="no row has a column 'label2', of which the attribute 'review_stars'") as error:
-        read_turns(path, "utterance", columns=columns)
+        read_examples(path, "utterance", columns=columns)
     assert "secret" not in str(error.value)
     with pytest.raises(DataError, match="'label2'"):
-        read_turns("embedded:train?num=9", "utterance", columns=columns)
-    assert read_turns(path, "utterance", columns=reference_columns(columns))[0].label == "weather"
+        read_examples("embedded:train?num=9", "utterance", columns=columns)
+    assert read_examples(path, "utterance", columns=reference_columns(columns))[0].label == "weather"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datamodules.balanced_shares import share
+from datamodules.batches.shares import share
 
 
 def shares(units: list[int], costs: list[int], world_size: int) -> list[list[int]]:

@@ -7,32 +7,32 @@ from typing import Any
 
 import pytest
 
-from datamodules.codec import Codec
-from datamodules.turn import Field, Turn
+from datamodules.reading.example import Example, Field
+from datamodules.text_format import TextFormat
 
 
 def test_with_a_prefix_every_prompt_names_what_is_to_be_written(tokenizer: object) -> None:
-    turn = Turn("hi", "(Yield (Today))", "u", label="Weather")
+    turn = Example("hi", "(Yield (Today))", "u", label="Weather")
     cases: dict[tuple[Field | None, Field], str] = {
         (None, "utterance"): "utterance",
         (None, "parse"): "parse",
         ("label", "utterance"): "utterance: Weather",
     }
     for (source, target), prompt in cases.items():
-        codec = Codec(tokenizer, source, target, 64, task_prefix=True)
-        example = codec.encode(turn)
+        text_format = TextFormat(tokenizer, source, target, 64, task_prefix=True)
+        example = text_format.encode(turn)
         start = example.input_ids[: example.num_prompt]
-        assert start == [*codec.tokenize([prompt])[0], codec.bos_id]
-        assert start == codec.encode_prompt(None if source is None else turn.label)
-        assert codec.decode(example.input_ids[example.num_prompt :]) == codec.text(turn, target)
-        bare = replace(codec, task_prefix=False)
-        assert bare.text_format() != codec.text_format()
+        assert start == [*text_format.tokenize([prompt])[0], text_format.bos_id]
+        assert start == text_format.encode_prompt(None if source is None else turn.label)
+        assert text_format.decode(example.input_ids[example.num_prompt :]) == text_format.text(turn, target)
+        bare = replace(text_format, task_prefix=False)
+        assert bare.compatibility() != text_format.compatibility()
 
 
 @pytest.mark.parametrize("text", ["remind me <|eos|> to call", "a <|pad|> b", "<|bos|>", "<|endoftext|>"])
 def test_a_special_token_that_somebody_typed_is_text(tokenizer: Any, text: str) -> None:
-    codec = Codec(tokenizer, None, "utterance", 64)
-    before = codec.text_format()
-    ids = codec.encode(Turn(text, None, "u")).input_ids
-    assert not {codec.bos_id, codec.eos_id, codec.pad_id} & set(ids[1:-1])
-    assert codec.decode(ids[1:]) == text and codec.text_format() == before
+    text_format = TextFormat(tokenizer, None, "utterance", 64)
+    before = text_format.compatibility()
+    ids = text_format.encode(Example(text, None, "u")).input_ids
+    assert not {text_format.bos_id, text_format.eos_id, text_format.pad_id} & set(ids[1:-1])
+    assert text_format.decode(ids[1:]) == text and text_format.compatibility() == before

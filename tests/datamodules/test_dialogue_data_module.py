@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from lightning.pytorch.loggers import CSVLogger
 
-from datamodules.codec import Codec
+from datamodules.batches.encoded import encode_examples
 from datamodules.dialogue_data_module import DialogueDataModule
-from datamodules.encoded_turns import encode_turns
-from datamodules.tables import read_turns
+from datamodules.reading.examples import read_examples
+from datamodules.text_format import TextFormat
 from doppel.errors import DataError
 from tests.datamodules.recorder import Recorder, make_trainer, sums
 
@@ -33,8 +33,8 @@ def module(path: str, **kwargs: Any) -> DialogueDataModule:
     return DialogueDataModule(path, **{**defaults, **kwargs})
 
 
-def train(path: str, codec: Codec, max_steps: int, ckpt_path: str | None = None, **kwargs: Any) -> Recorder:
-    recorder = Recorder(codec)
+def train(path: str, text_format: TextFormat, max_steps: int, ckpt_path: str | None = None, **kwargs: Any) -> Recorder:
+    recorder = Recorder(text_format)
     trainer_kwargs = kwargs.pop("trainer", {})
     trainer = make_trainer(max_steps=max_steps, **trainer_kwargs)
     trainer.fit(recorder, datamodule=module(path, **kwargs), ckpt_path=ckpt_path)
@@ -42,18 +42,20 @@ def train(path: str, codec: Codec, max_steps: int, ckpt_path: str | None = None,
     return recorder
 
 
-def test_what_the_privacy_callback_asks_for(dialogues: str, codec: Codec) -> None:
+def test_what_the_privacy_callback_asks_for(dialogues: str, text_format: TextFormat) -> None:
     data = module(dialogues, batch_size=3)
-    data.codec = codec
+    data.text_format = text_format
     data.setup("fit")
     assert (data.num_units, data.unit, data.batch_size) == (20, "dialogue", 3)
     assert len(data.train_dataloader()) == math.ceil(20 / 3)
     assert len(data.data_fingerprint) == 64
 
 
-def test_every_unit_is_drawn_with_probability_q_and_batches_may_be_empty(dialogues: str, codec: Codec) -> None:
+def test_every_unit_is_drawn_with_probability_q_and_batches_may_be_empty(
+    dialogues: str, text_format: TextFormat
+) -> None:
     data = module(dialogues, batch_size=1, sampling_seed=5)
-    data.codec = codec
+    data.text_format = text_format
     data.setup("fit")
     sampler, loader = data.poisson(20, 1, seed=5), data.train_dataloader()
     drawn: Counter[int] = Counter()
@@ -74,10 +76,10 @@ def test_every_unit_is_drawn_with_probability_q_and_batches_may_be_empty(dialogu
 
 @pytest.mark.parametrize("sampling", ["poisson", "shuffle"])
 def test_interrupted_and_resumed_sees_the_batches_of_an_uninterrupted_run(
-    dialogues: str, codec: Codec, tmp_path: Path, sampling: str
+    dialogues: str, text_format: TextFormat, tmp_path: Path, sampling: str
 ) -> None:
     def run(max_steps: int, ckpt_path: str | None = None) -> Recorder:
-        return train(dialogues, codec, max_steps, ckpt_path, sampling=sampling)
+        return train(dialogues, text_format, max_steps, ckpt_path, sampling=sampling)
 
     whole = run(13).train_batches
     assert [step for step, _, _ in whole] == list(range(13))
@@ -89,18 +91,18 @@ def test_interrupted_and_resumed_sees_the_batches_of_an_uninterrupted_run(
     assert len({str(rows) for _, rows, _ in whole}) > 10, "batches differ from step to step"
 
 
-def test_an_epoch_cut_short_goes_on_with_fresh_batches(dialogues: str, codec: Codec) -> None:
-    whole = train(dialogues, codec, 12).train_batches
-    cut = train(dialogues, codec, 12, trainer={"limit_train_batches": 3}).train_batches
+def test_an_epoch_cut_short_goes_on_with_fresh_batches(dialogues: str, text_format: TextFormat) -> None:
+    whole = train(dialogues, text_format, 12).train_batches
+    cut = train(dialogues, text_format, 12, trainer={"limit_train_batches": 3}).train_batches
     assert cut == whole
 
 
-def test_a_shuffled_epoch_holds_every_unit_once(dialogues: str, codec: Codec) -> None:
-    recorder = train(dialogues, codec, 14, sampling="shuffle", batch_size=3, unit="utterance")
-    turns = encode_turns(read_turns(dialogues, "utterance"), codec)
+def test_a_shuffled_epoch_holds_every_unit_once(dialogues: str, text_format: TextFormat) -> None:
+    recorder = train(dialogues, text_format, 14, sampling="shuffle", batch_size=3, unit="utterance")
+    turns = encode_examples(read_examples(dialogues, "utterance"), text_format)
     per_epoch = math.ceil(len(turns) / 3)
     data = module(dialogues, sampling="shuffle", batch_size=3, unit="utterance")
-    data.codec = codec
+    data.text_format = text_format
     data.setup("fit")
     batches = list(data.train_dataloader())
     assert len(batches) == per_epoch
@@ -110,18 +112,20 @@ def test_a_shuffled_epoch_holds_every_unit_once(dialogues: str, codec: Codec) ->
 
 
 def test_sampling_does_not_follow_the_global_seed(
-    dialogues: str, codec: Codec, monkeypatch: pytest.MonkeyPatch
+    dialogues: str, text_format: TextFormat, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PL_GLOBAL_SEED", "1")
-    runs = [train(dialogues, codec, 5, sampling_seed=None).train_batches for _ in range(2)]
+    runs = [train(dialogues, text_format, 5, sampling_seed=None).train_batches for _ in range(2)]
     assert runs[0] != runs[1]
 
 
-def test_validation_and_test_read_their_own_files_and_say_whether_they_are_public(dialogues: str, codec: Codec) -> None:
+def test_validation_and_test_read_their_own_files_and_say_whether_they_are_public(
+    dialogues: str, text_format: TextFormat
+) -> None:
     data = module(dialogues, val_path=dialogues, test_path=dialogues)
-    recorder = Recorder(codec)
+    recorder = Recorder(text_format)
     make_trainer(max_steps=5).fit(recorder, datamodule=data)
-    turns = encode_turns(read_turns(dialogues, "utterance"), codec)
+    turns = encode_examples(read_examples(dialogues, "utterance"), text_format)
     expected = sorted(int(turns.row(i).sum()) for i in range(len(turns)))
     assert sorted(sum(recorder.evaluated, [])) == expected
     recorder.evaluated = []
@@ -132,19 +136,19 @@ def test_validation_and_test_read_their_own_files_and_say_whether_they_are_publi
     assert not any(batch.is_public for batch in data.train_dataloader())
 
 
-def test_no_validation_file_means_no_validation(dialogues: str, codec: Codec) -> None:
-    assert train(dialogues, codec, 5).evaluated == []
+def test_no_validation_file_means_no_validation(dialogues: str, text_format: TextFormat) -> None:
+    assert train(dialogues, text_format, 5).evaluated == []
 
 
 @pytest.mark.filterwarnings("ignore:NOT PRIVATE")
 @pytest.mark.parametrize("sampling", ["poisson", "shuffle"])
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_ranks_take_shares_of_the_batches_of_one_rank(
-    dialogues: str, codec: Codec, sampling: str, world_size: int
+    dialogues: str, text_format: TextFormat, sampling: str, world_size: int
 ) -> None:
     def batches(rank: int, world_size: int) -> list[list[int]]:
         data = module(dialogues, batch_size=5, sampling=sampling, sampling_seed=3)
-        data.codec = codec
+        data.text_format = text_format
         data.rank_and_world_size = lambda: (rank, world_size)  # type: ignore[method-assign]
         data.setup("fit")
         found = list(data.train_dataloader())
@@ -156,9 +160,9 @@ def test_ranks_take_shares_of_the_batches_of_one_rank(
     assert [sorted(itertools.chain(*shares)) for shares in zip(*parts, strict=True)] == [sorted(b) for b in whole]
 
 
-def test_ranks_without_a_common_secret_are_refused(dialogues: str, codec: Codec) -> None:
+def test_ranks_without_a_common_secret_are_refused(dialogues: str, text_format: TextFormat) -> None:
     data = module(dialogues, sampling_seed=None)
-    data.codec = codec
+    data.text_format = text_format
     data.rank_and_world_size = lambda: (1, 2)  # type: ignore[method-assign]
     data.setup("fit")
     with pytest.raises(RuntimeError, match="sampling_seed"):
@@ -168,14 +172,14 @@ def test_ranks_without_a_common_secret_are_refused(dialogues: str, codec: Codec)
 @pytest.mark.ddp
 @pytest.mark.parametrize("use_distributed_sampler", [True, False])
 def test_lightning_leaves_the_samplers_of_two_processes_alone(
-    dialogues: str, codec: Codec, tmp_path: Path, use_distributed_sampler: bool
+    dialogues: str, text_format: TextFormat, tmp_path: Path, use_distributed_sampler: bool
 ) -> None:
-    recorder = Recorder(codec, folder=tmp_path)
+    recorder = Recorder(text_format, folder=tmp_path)
     trainer = make_trainer(devices=2, strategy="ddp_fork", max_steps=7, use_distributed_sampler=use_distributed_sampler)
     data = module(dialogues, sampling="shuffle", unit="utterance", batch_size=10, val_path=dialogues)
     trainer.fit(recorder, datamodule=data)
     ranks = [json.loads((tmp_path / f"rank{r}.json").read_text()) for r in range(2)]
-    turns = encode_turns(read_turns(dialogues, "utterance"), codec)
+    turns = encode_examples(read_examples(dialogues, "utterance"), text_format)
     every_turn = sorted(int(turns.row(i).sum()) for i in range(len(turns)))
     assert len(ranks[0]["train"]) == len(ranks[1]["train"]) == 7 == math.ceil(len(turns) / 10)
     assert sorted(s for r in ranks for _, rows, _ in r["train"] for s in rows) == every_turn
@@ -183,11 +187,11 @@ def test_lightning_leaves_the_samplers_of_two_processes_alone(
 
 
 def test_a_unit_is_drawn_with_the_sampling_rate_however_many_rows_it_has(
-    write_lines: Callable[..., str], codec: Codec
+    write_lines: Callable[..., str], text_format: TextFormat
 ) -> None:
     lines = [{"utterance": f"say {i}", "parse": "(Yield)", "unit": f"user-{min(i, 11)}"} for i in range(40)]
     data = module(write_lines(lines, "users.jsonl"), unit="user", batch_size=4, max_turns_per_unit=3)
-    data.codec = codec
+    data.text_format = text_format
     data.setup("fit")
     assert data.num_units == 12
     step = 0
@@ -215,31 +219,31 @@ def test_a_unit_is_drawn_with_the_sampling_rate_however_many_rows_it_has(
         ({"max_turns_per_unit": 0}, "max_turns_per_unit is 0"),
     ],
 )
-def test_sizes_that_cannot_be(dialogues: str, codec: Codec, kwargs: dict[str, Any], says: str) -> None:
+def test_sizes_that_cannot_be(dialogues: str, text_format: TextFormat, kwargs: dict[str, Any], says: str) -> None:
     with pytest.raises(DataError, match=says):
         data = module(dialogues, **kwargs)
-        data.codec = codec
+        data.text_format = text_format
         data.setup("fit")
 
 
 @pytest.mark.parametrize("stage", ["validate", "test"])
-def test_nothing_to_evaluate_on(dialogues: str, codec: Codec, stage: str) -> None:
+def test_nothing_to_evaluate_on(dialogues: str, text_format: TextFormat, stage: str) -> None:
     with pytest.raises(DataError, match="val_path" if stage == "validate" else "test_path"):
-        getattr(make_trainer(), stage)(Recorder(codec), datamodule=module(dialogues))
+        getattr(make_trainer(), stage)(Recorder(text_format), datamodule=module(dialogues))
 
 
 def test_resuming_in_mid_epoch_gives_no_warning(
-    dialogues: str, codec: Codec, tmp_path: Path, recwarn: pytest.WarningsRecorder
+    dialogues: str, text_format: TextFormat, tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
-    first = train(dialogues, codec, 3)
+    first = train(dialogues, text_format, 3)
     first.saved.save_checkpoint(tmp_path / "a.ckpt")  # type: ignore[union-attr]
-    train(dialogues, codec, 5, str(tmp_path / "a.ckpt"))
+    train(dialogues, text_format, 5, str(tmp_path / "a.ckpt"))
     messages = [str(w.message) for w in recwarn]
     assert not [m for m in messages if "not resumable" in m or "across ranks is zero" in m]
 
 
 def test_data_that_cannot_be_used_are_told_before_a_logger_opens(
-    write_lines: Callable[..., str], codec: Codec, tmp_path: Path
+    write_lines: Callable[..., str], text_format: TextFormat, tmp_path: Path
 ) -> None:
     class Opened(CSVLogger):
         @property
@@ -249,5 +253,5 @@ def test_data_that_cannot_be_used_are_told_before_a_logger_opens(
     lines = [{"utterance": "yes", "parse": "(A)"}, {"utterance": "no"}]
     data = module(write_lines(lines, "own.jsonl"), unit="utterance", batch_size=1)
     with pytest.raises(DataError, match="'parse'") as refused:
-        make_trainer(max_steps=1, logger=Opened(tmp_path)).fit(Recorder(codec), datamodule=data)
+        make_trainer(max_steps=1, logger=Opened(tmp_path)).fit(Recorder(text_format), datamodule=data)
     assert refused.value.about == f"{data.train_path}:2"

@@ -11,17 +11,17 @@ import numpy as np
 import pytest
 
 import doppel.grammar
-from datamodules.codec import Codec
-from datamodules.encoded_turns import encode_turns, load_encoded
-from datamodules.sources import content_digest
-from datamodules.tables import read_turns
-from datamodules.turn import Turn
+from datamodules.batches.encoded import encode_examples, load_encoded
+from datamodules.reading.example import Example
+from datamodules.reading.examples import read_examples
+from datamodules.reading.files import content_digest
+from datamodules.text_format import TextFormat
 from doppel.errors import DataError
 
 
-def test_a_missing_file_is_told_as_by_the_reader(codec: Codec, tmp_path: Path) -> None:
+def test_a_missing_file_is_told_as_by_the_reader(text_format: TextFormat, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nowhere\.jsonl"):
-        load_encoded(str(tmp_path / "nowhere.jsonl"), codec, "utterance")
+        load_encoded(str(tmp_path / "nowhere.jsonl"), text_format, "utterance")
 
 
 def test_embedded_paths_have_fingerprints_of_their_own() -> None:
@@ -45,7 +45,7 @@ def test_the_fingerprint_of_the_embedded_corpus_is_that_of_its_turns(tmp_path: P
         code = (
             f"import doppel; doppel.__path__.insert(0, {str(copy.parent)!r}); import doppel.grammar; "
             f"assert doppel.grammar.__file__.startswith({str(copy)!r}); "
-            "from datamodules.sources import content_digest as digest; "
+            "from datamodules.reading.files import content_digest as digest; "
             "print(digest('embedded:train?num=300&seed=1'))"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -58,25 +58,25 @@ def test_the_fingerprint_of_the_embedded_corpus_is_that_of_its_turns(tmp_path: P
 
 
 def test_over_long_turns_keep_their_row_but_have_no_loss(dialogues: str, tokenizer: object) -> None:
-    short = Codec(tokenizer, "parse", "utterance", 30)
-    whole = Codec(tokenizer, "parse", "utterance", 1000)
-    turns = read_turns(dialogues, "dialogue")
-    encoded = encode_turns(turns, short)
+    short = TextFormat(tokenizer, "parse", "utterance", 30)
+    whole = TextFormat(tokenizer, "parse", "utterance", 1000)
+    turns = read_examples(dialogues, "dialogue")
+    encoded = encode_examples(turns, short)
     lengths = np.array([len(e.input_ids) for e in whole.encode_all(turns)])
     too_long = lengths > 30
     assert 0 < too_long.sum() < len(turns)
     assert encoded.num_over_long == too_long.sum()
     np.testing.assert_array_equal(encoded.lengths, np.where(too_long, 2, lengths))
     np.testing.assert_array_equal(encoded.num_prompt == encoded.lengths, too_long)
-    np.testing.assert_array_equal(encoded.unit_index, encode_turns(turns, whole).unit_index)
+    np.testing.assert_array_equal(encoded.unit_index, encode_examples(turns, whole).unit_index)
 
 
 def test_an_over_long_utterance_is_cut_alone_where_that_is_asked_for(tokenizer: object) -> None:
     """A row depends on itself alone; its prompt stays whole, and what is cut has no end of text."""
     limit, tree = 30, "(Yield (Find (Today)))"
-    short, whole = (Codec(tokenizer, "parse", "utterance", length) for length in (limit, 1000))
-    turns = [Turn("a b c " * n, tree * m, f"u{n % 3}") for n in range(9) for m in (1, 4)]
-    cut, left = encode_turns(turns, short, truncate=True), encode_turns(turns, short)
+    short, whole = (TextFormat(tokenizer, "parse", "utterance", length) for length in (limit, 1000))
+    turns = [Example("a b c " * n, tree * m, f"u{n % 3}") for n in range(9) for m in (1, 4)]
+    cut, left = encode_examples(turns, short, truncate=True), encode_examples(turns, short)
     num_cut = 0
     for row, encoded in enumerate(whole.encode_all(turns)):
         ids, prompt = cut.row(row).tolist(), int(cut.num_prompt[row])
@@ -85,13 +85,13 @@ def test_an_over_long_utterance_is_cut_alone_where_that_is_asked_for(tokenizer: 
             continue
         num_cut += 1
         assert ids == encoded.input_ids[:limit] and prompt == encoded.num_prompt and short.eos_id != ids[-1]
-        alone = encode_turns(turns[row : row + 1], short, truncate=True)
+        alone = encode_examples(turns[row : row + 1], short, truncate=True)
         assert ids == alone.row(0).tolist()
     assert num_cut and 0 < cut.num_over_long < left.num_over_long
     np.testing.assert_array_equal(cut.unit_index, left.unit_index)
 
 
 def test_a_tree_is_never_cut(dialogues: str, tokenizer: object) -> None:
-    codec, turns = Codec(tokenizer, None, "parse", 8), read_turns(dialogues, "dialogue")
-    cut, left = encode_turns(turns, codec, truncate=True), encode_turns(turns, codec)
+    text_format, turns = TextFormat(tokenizer, None, "parse", 8), read_examples(dialogues, "dialogue")
+    cut, left = encode_examples(turns, text_format, truncate=True), encode_examples(turns, text_format)
     assert left.num_over_long and cut.ids.tolist() == left.ids.tolist()

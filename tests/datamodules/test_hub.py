@@ -16,7 +16,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from datamodules.hub import hub_files
+from datamodules.reading.hub import hub_files
 from doppel.errors import DataError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,12 +75,12 @@ def endpoint() -> Iterator[str]:
 def test_the_files_of_a_split_are_read_in_order_and_nothing_is_kept_on_disk(endpoint: str, tmp_path: Path) -> None:
     program = """
 import sys
-from datamodules.sources import content_digest
-from datamodules.tables import read_turns
+from datamodules.reading.files import content_digest
+from datamodules.reading.examples import read_examples
 from doppel.errors import DataError
 for path in sys.argv[1:]:
     try:
-        print([turn.utterance for turn in read_turns(path, "utterance")], len(content_digest(path)))
+        print([turn.utterance for turn in read_examples(path, "utterance")], len(content_digest(path)))
     except DataError as error:
         print(error)
 """

@@ -13,11 +13,11 @@ from encoded_rows import encoded, rows_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datamodules.batch import IGNORE_INDEX
-from datamodules.codec import Codec
-from datamodules.encoded_turns import encode_turns
-from datamodules.logical_batches import LogicalBatches, all_turns
-from datamodules.tables import read_turns
+from datamodules.batches.batch import IGNORE_INDEX
+from datamodules.batches.cut import LogicalBatches, all_examples
+from datamodules.batches.encoded import encode_examples
+from datamodules.reading.examples import read_examples
+from datamodules.text_format import TextFormat
 
 pytestmark = pytest.mark.filterwarnings("ignore:NOT PRIVATE")
 
@@ -91,8 +91,8 @@ def test_the_choice_of_rows_is_uniform_fresh_each_step_and_blind_to_content() ->
 
 
 def test_over_long_turns_have_zero_loss_but_count_as_units(dialogues: str, tokenizer: object) -> None:
-    short = Codec(tokenizer, "parse", "utterance", 30)
-    turns = encode_turns(read_turns(dialogues, "utterance"), short)
+    short = TextFormat(tokenizer, "parse", "utterance", 30)
+    turns = encode_examples(read_examples(dialogues, "utterance"), short)
     batch = LogicalBatches(turns, 500, 1).make(0, range(turns.num_units), 1.0)
     without_loss = sum(int((mb.labels == IGNORE_INDEX).all(1).sum()) for mb in batch.micro_batches)
     assert without_loss == turns.num_over_long > 0
@@ -101,9 +101,9 @@ def test_over_long_turns_have_zero_loss_but_count_as_units(dialogues: str, token
 
 
 @pytest.mark.parametrize("limit", [None, 7])
-def test_validation_covers_every_turn_once(dialogues: str, codec: Codec, limit: int | None) -> None:
-    turns = encode_turns(read_turns(dialogues, "utterance"), codec)
-    dataset = all_turns(turns, 200, limit, is_public=True)
+def test_validation_covers_every_turn_once(dialogues: str, text_format: TextFormat, limit: int | None) -> None:
+    turns = encode_examples(read_examples(dialogues, "utterance"), text_format)
+    dataset = all_examples(turns, 200, limit, is_public=True)
     rows = [row for i in range(len(dataset)) for unit in rows_of(dataset[i]) for row in unit]
     assert sorted(rows) == sorted(turns.row(i).tolist() for i in range(limit or len(turns)))
     assert all(dataset[i].is_public and len(dataset[i].micro_batches) == 1 for i in range(len(dataset)))

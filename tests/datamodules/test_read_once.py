@@ -16,10 +16,10 @@ from commands.run.experiment import load
 from commands.run.sources import read_sources
 from commands.runs.manifest import Manifest, declare, enter
 from commands.runs.steps import File, Step
-from datamodules.columns import Columns
-from datamodules.selection import Selection
-from datamodules.sources import content_digest
-from datamodules.tables import read_turns, utterances_of
+from datamodules.guards.selection import Selection
+from datamodules.reading.columns import Columns
+from datamodules.reading.examples import read_examples, utterances_of
+from datamodules.reading.files import content_digest
 from doppel.errors import DataError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,7 +50,7 @@ def test_rows_and_fingerprints_of_every_form_come_of_one_reading(form: str, tmp_
     files = {os.path.realpath(file) for file in tmp_path.rglob("*") if file.is_file() and file.suffix != ".json"}
     files.add(os.path.realpath(path))
     opened.clear()
-    assert len(read_turns(path, "user")) == 9
+    assert len(read_examples(path, "user")) == 9
     found = {content_digest(path), content_digest(path, Selection(keep_share=0.5))}
     assert len({*found, content_digest(path, columns=Columns(text="utterance"))}) == 3
     assert len(utterances_of(path)) == 9
@@ -61,7 +61,7 @@ def test_rows_and_fingerprints_of_every_form_come_of_one_reading(form: str, tmp_
 def test_a_file_that_changed_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "rows.txt"
     path.write_text("one\ntwo\n")
-    assert len(read_turns(str(path), "utterance")) == 2
+    assert len(read_examples(str(path), "utterance")) == 2
     before = content_digest(str(path))
     path.write_text("one\ntwo\nthree\n")
     assert content_digest(str(path)) != before
@@ -74,7 +74,7 @@ def test_a_reading_that_stops_early_gives_no_digest(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     path.write_text('text\none\n"broken\n')
     with pytest.raises(DataError):
-        read_turns(str(path), "utterance")
+        read_examples(str(path), "utterance")
     whole = tmp_path / "copy.bin"
     whole.write_bytes(path.read_bytes())
     assert content_digest(str(path)) == content_digest(str(whole))

@@ -12,13 +12,13 @@ import pytest
 import torch
 from table_files import write_table
 
-from datamodules.codec import Codec
+from datamodules.batches.encoded import load_encoded
 from datamodules.dialogue_data_module import DialogueDataModule
-from datamodules.encoded_turns import load_encoded
-from datamodules.redaction import Redaction
-from datamodules.selection import Selection
-from datamodules.sources import content_digest
-from datamodules.turn import Turn
+from datamodules.guards.redaction import Redaction
+from datamodules.guards.selection import Selection
+from datamodules.reading.example import Example
+from datamodules.reading.files import content_digest
+from datamodules.text_format import TextFormat
 from doppel.errors import DataError, UserError
 from doppel.privacy.ledger import Ledger
 from doppel.redaction.mask import MASK
@@ -29,9 +29,9 @@ NAMES = ("Ana", "Bo", "Cleo")
 
 
 @pytest.fixture
-def utterances(codec: Codec) -> Codec:
+def utterances(text_format: TextFormat) -> TextFormat:
     """Of utterances alone."""
-    return replace(codec, source=None, target="utterance")
+    return replace(text_format, source=None, target="utterance")
 
 
 @pytest.fixture
@@ -62,9 +62,9 @@ def redaction(files: dict[str, str], **more: Any) -> Redaction:
     return Redaction(**(ranked | {"words": files["words"], "patterns": ("number",)} | more))
 
 
-def turns(path: str) -> list[Turn]:
+def turns(path: str) -> list[Example]:
     lines = Path(path).read_text().splitlines()
-    return [Turn(json.loads(line)["utterance"], f'(Book "{n}")', f"u{n}", "label") for n, line in enumerate(lines)]
+    return [Example(json.loads(line)["utterance"], f'(Book "{n}")', f"u{n}", "label") for n, line in enumerate(lines)]
 
 
 @pytest.mark.parametrize("pseudonyms", [False, True])
@@ -77,7 +77,7 @@ def test_a_row_is_redacted_by_itself(files: dict[str, str], pseudonyms: bool) ->
         assert rule.apply([rows[place]]) == [whole[place]]
         without = Selection(redact=rule).apply(rows[:place] + rows[place + 1 :], "private", "user")
         assert without == whole[:place] + whole[place + 1 :]
-    others = [Turn("something else entirely", None, f"v{n}") for n in range(20)]
+    others = [Example("something else entirely", None, f"v{n}") for n in range(20)]
     assert Selection(redact=rule).apply([*others, *rows[::-1]], "private", "user")[20:] == whole[::-1]
     assert not any("doctor" in turn.utterance for turn in whole)
     if pseudonyms:  # drawn by chance, so one may be what it stands for
@@ -93,28 +93,28 @@ def test_what_is_kept_is_chosen_before_anything_is_hidden(files: dict[str, str])
     assert Selection(keep_share=0.5, redact=rule).apply(rows, "private", "utterance") == rule.apply(kept)
 
 
-def test_all_is_hidden_before_it_is_tokenised(files: dict[str, str], utterances: Codec) -> None:
+def test_all_is_hidden_before_it_is_tokenised(files: dict[str, str], utterances: TextFormat) -> None:
     selection = Selection(redact=Redaction(1.0, files["sensitive"], files["safe"]))
     encoded = load_encoded(files["private"], utterances, "utterance", selection)
     assert len(encoded) == 40 and {tuple(encoded.row(n)) for n in range(40)} == {
-        tuple(utterances.encode(Turn(MASK, None, "")).input_ids)
+        tuple(utterances.encode(Example(MASK, None, "")).input_ids)
     }
 
 
-def test_a_ranker_of_private_rows_is_refused(files: dict[str, str], utterances: Codec, tmp_path: Path) -> None:
+def test_a_ranker_of_private_rows_is_refused(files: dict[str, str], utterances: TextFormat, tmp_path: Path) -> None:
     copied = tmp_path / "copied.txt"
     copied.write_text("\n".join(turn.utterance.upper() for turn in turns(files["private"])))
     for sensitive in (files["private"], str(copied)):
         data = DialogueDataModule(files["private"], unit="utterance", redact=redaction(files, sensitive=sensitive))
-        data.codec = utterances
+        data.text_format = utterances
         with pytest.raises(UserError, match="redact.sensitive is .* is to be public"):
             data.setup("fit")
     held = DialogueDataModule(files["words"], val_path=files["private"], redact=redaction(files, safe=files["private"]))
-    held.codec = utterances
+    held.text_format = utterances
     with pytest.raises(UserError, match=r"redact.safe is .*private\.jsonl"):
         held.setup("fit")
     public = DialogueDataModule(files["private"], redact=redaction(files, safe=files["private"]), is_public=True)
-    public.codec = utterances
+    public.text_format = utterances
     public.setup("fit")  # nobody is protected
 
 

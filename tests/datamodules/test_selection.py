@@ -6,24 +6,24 @@ from collections import Counter
 
 import pytest
 
-from datamodules.codec import Codec
+from datamodules.batches.encoded import load_encoded
 from datamodules.dialogue_data_module import DialogueDataModule
-from datamodules.encoded_turns import load_encoded
-from datamodules.selection import Selection
-from datamodules.sources import content_digest
-from datamodules.tables import read_turns
-from datamodules.turn import Turn
+from datamodules.guards.selection import Selection
+from datamodules.reading.example import Example
+from datamodules.reading.examples import read_examples
+from datamodules.reading.files import content_digest
+from datamodules.text_format import TextFormat
 from doppel.errors import DataError
 
 PATH = "embedded:train?num=200&seed=1"
 
 
 @pytest.fixture(scope="module")
-def turns() -> list[Turn]:
-    return read_turns(PATH, "utterance")
+def turns() -> list[Example]:
+    return read_examples(PATH, "utterance")
 
 
-def test_keeping_a_function_keeps_its_turns_alone_and_asks_each_by_itself(turns: list[Turn]) -> None:
+def test_keeping_a_function_keeps_its_turns_alone_and_asks_each_by_itself(turns: list[Example]) -> None:
     kept = Selection(keep_function="WeatherQueryApi").apply(turns, PATH, "utterance")
     assert kept == [turn for turn in turns if "(WeatherQueryApi" in (turn.parse or "")] != []
     whole = Selection(keep_function="Weather*").apply(turns, PATH, "utterance")
@@ -33,7 +33,7 @@ def test_keeping_a_function_keeps_its_turns_alone_and_asks_each_by_itself(turns:
     ]
 
 
-def test_a_share_is_stable_when_other_units_come_or_go(turns: list[Turn]) -> None:
+def test_a_share_is_stable_when_other_units_come_or_go(turns: list[Example]) -> None:
     selection = Selection(keep_share=0.3)
     kept = selection.apply(turns, PATH, "utterance")
     assert 30 < len(kept) < 90
@@ -41,7 +41,7 @@ def test_a_share_is_stable_when_other_units_come_or_go(turns: list[Turn]) -> Non
     assert Selection(keep_share=1.0).apply(turns, PATH, "utterance") == turns
 
 
-def test_shuffling_permutes_trees_and_leaves_utterances_and_units(turns: list[Turn]) -> None:
+def test_shuffling_permutes_trees_and_leaves_utterances_and_units(turns: list[Example]) -> None:
     shuffled = Selection(shuffle_trees=1).apply(turns, PATH, "utterance")
     assert [(t.utterance, t.unit) for t in shuffled] == [(t.utterance, t.unit) for t in turns]
     assert Counter(t.parse for t in shuffled) == Counter(t.parse for t in turns)
@@ -61,19 +61,19 @@ def test_shuffling_permutes_trees_and_leaves_utterances_and_units(turns: list[Tu
         (Selection(keep_share=1e-12), "keep_share"),
     ],
 )
-def test_a_selection_that_leaves_nothing_is_told(turns: list[Turn], selection: Selection, message: str) -> None:
+def test_a_selection_that_leaves_nothing_is_told(turns: list[Example], selection: Selection, message: str) -> None:
     with pytest.raises(DataError, match=message):
         selection.apply(turns, PATH, "utterance")
 
 
-def test_bad_shares_and_missing_trees_are_told(turns: list[Turn]) -> None:
+def test_bad_shares_and_missing_trees_are_told(turns: list[Example]) -> None:
     with pytest.raises(DataError, match="keep_share"):
         Selection(keep_share=0)
     with pytest.raises(DataError, match="shuffle_trees"):
-        Selection(shuffle_trees=1).apply([*turns, Turn("hello", None, "u")], PATH, "utterance")
+        Selection(shuffle_trees=1).apply([*turns, Example("hello", None, "u")], PATH, "utterance")
 
 
-def test_cache_and_fingerprint_tell_selections_apart(codec: Codec) -> None:
+def test_cache_and_fingerprint_tell_selections_apart(text_format: TextFormat) -> None:
     selections = [
         None,
         Selection(keep_function="WeatherQueryApi"),
@@ -82,7 +82,7 @@ def test_cache_and_fingerprint_tell_selections_apart(codec: Codec) -> None:
     ]
     assert content_digest(PATH, Selection()) == content_digest(PATH)
     assert len({content_digest(PATH, selection) for selection in selections}) == len(selections)
-    lengths = [len(load_encoded(PATH, codec, "utterance", selection=selection)) for selection in selections]
+    lengths = [len(load_encoded(PATH, text_format, "utterance", selection=selection)) for selection in selections]
     assert lengths[0] == lengths[3] == 200
     assert lengths[1] < lengths[2] < 200
 

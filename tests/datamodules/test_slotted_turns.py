@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from datamodules.codec import Codec
-from datamodules.encoded_turns import encode_turns
-from datamodules.tables import read_turns
-from datamodules.turn import Turn
+from datamodules.batches.encoded import encode_examples
+from datamodules.reading.example import Example
+from datamodules.reading.examples import read_examples
+from datamodules.text_format import TextFormat
 from doppel.errors import DataError
 from doppel.grammar.slot_table import slot_table
 from doppel.lispress import anonymise, read
@@ -23,8 +23,8 @@ TOKENIZER = AutoTokenizer.from_pretrained("models/base")
 TREE = '(Yield (& (Event.subject_? (?= "Lunch")) (with (PersonName.apply "Ana") (PersonName.apply "Bob"))))'
 
 
-def codec(source: str | None, target: str, slots: str | None = "shipped") -> Codec:
-    return Codec(TOKENIZER, source, target, 256, "spaced", True, slots)  # type: ignore[arg-type]
+def text_format(source: str | None, target: str, slots: str | None = "shipped") -> TextFormat:
+    return TextFormat(TOKENIZER, source, target, 256, "spaced", True, slots)  # type: ignore[arg-type]
 
 
 #: Words that neither the notation nor the table of slots has.
@@ -43,33 +43,33 @@ def test_no_training_sees_a_name(names: list[str], before: str, case: bool) -> N
     spelled = [String.of(name).spelling for name in names]
     tree = f'(Yield (& (Event.subject_? (?= "{spelled[0]}")) (PersonName.apply "{spelled[1]}")))'
     said = [name.upper() if case and "ß" not in name else name for name in names]
-    turn = Turn(f"{before} {said[1]}, {said[0]} ", tree, "u")
+    turn = Example(f"{before} {said[1]}, {said[0]} ", tree, "u")
     for source, target in ((None, "parse"), ("parse", "utterance")):
-        seen = TOKENIZER.decode(codec(source, target).encode(turn).input_ids).lower()
+        seen = TOKENIZER.decode(text_format(source, target).encode(turn).input_ids).lower()
         assert "zq" not in seen
         assert "person1" in seen and "event1" in seen
 
 
 def test_a_row_depends_on_its_turn_alone() -> None:
     """The tokens of a turn among others are those of the turn by itself."""
-    turns = read_turns("embedded:train?num=40&seed=3", "utterance")
-    model = codec("parse", "utterance")
-    together = encode_turns(turns, model)
+    turns = read_examples("embedded:train?num=40&seed=3", "utterance")
+    model = text_format("parse", "utterance")
+    together = encode_examples(turns, model)
     for number in (0, 7, 39):
-        alone = encode_turns([turns[number]], model)
+        alone = encode_examples([turns[number]], model)
         assert alone.row(0).tolist() == together.row(number).tolist()
 
 
 def test_utterances_alone_and_labels_have_no_slots() -> None:
     """Without trees nothing says what a name is."""
-    turn = Turn("Lunch with Ana", TREE, "u", "calendar")
+    turn = Example("Lunch with Ana", TREE, "u", "calendar")
     for source in (None, "label"):
-        assert codec(source, "utterance").encode(turn) == codec(source, "utterance", None).encode(turn)
+        assert text_format(source, "utterance").encode(turn) == text_format(source, "utterance", None).encode(turn)
 
 
 def test_a_sample_says_the_names_of_its_prompt() -> None:
     """Those that the prompt lacks are drawn of a public list, and the same ones for the same sample."""
-    model = codec("parse", "utterance")
+    model = text_format("parse", "utterance")
     prompt = TOKENIZER.decode(model.encode_prompt(TREE))
     assert "Ana" not in prompt and "person2" in prompt
     filled = model.fill("an event1 with Person2 and person3", TREE, "0 utterance 5")
@@ -82,13 +82,13 @@ def test_a_sample_says_the_names_of_its_prompt() -> None:
 
 def test_a_tree_is_filled_with_different_names_and_keeps_its_structure() -> None:
     """So that its prompt has the slots that the model wrote."""
-    model, tree = codec(None, "parse"), TREE.replace("Lunch", "event1").replace("Ana", "person1")
+    model, tree = text_format(None, "parse"), TREE.replace("Lunch", "event1").replace("Ana", "person1")
     tree = tree.replace("Bob", "person2")
     texts = {model.fill(tree, None, f"0 parse {i}").text for i in range(20)}
     assert len(texts) == 20
     for text in texts:
         assert anonymise(read(text)) == anonymise(read(tree))
-        asked = codec("parse", "utterance")
+        asked = text_format("parse", "utterance")
         assert asked.encode_prompt(text) == asked.encode_prompt(tree)
 
 
@@ -96,18 +96,18 @@ def test_a_sampled_tree_has_public_names_whatever_the_model_wrote() -> None:
     """A name where a slot is expected, or a slot of another kind; strings that programs need stay."""
     written = '(& (PersonName.apply "Enbsto") (Event.subject_? (?= "person1")) (Path.apply "output"))'
     for i in range(20):
-        text = codec(None, "parse").fill(written, None, f"0 parse {i}").text
+        text = text_format(None, "parse").fill(written, None, f"0 parse {i}").text
         assert "Enbsto" not in text and "person1" not in text and '"output"' in text
         assert anonymise(read(text)) == anonymise(read(written))
 
 
 def test_weights_of_slots_do_not_serve_names() -> None:
     """Nor the other way round; weights from before there were slots fit a model without them."""
-    with_slots, without = codec("parse", "utterance"), codec("parse", "utterance", None)
-    assert with_slots.other_format(without.text_format()) == "slots"
-    assert without.other_format(with_slots.text_format()) == "slots"
-    assert without.other_format(without.text_format()) is None
-    assert codec(None, "utterance").other_format(with_slots.text_format()) is None
+    with_slots, without = text_format("parse", "utterance"), text_format("parse", "utterance", None)
+    assert with_slots.other_format(without.compatibility()) == "slots"
+    assert without.other_format(with_slots.compatibility()) == "slots"
+    assert without.other_format(without.compatibility()) is None
+    assert text_format(None, "utterance").other_format(with_slots.compatibility()) is None
 
 
 def test_a_table_of_ones_own(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_table_of_ones_own(tmp_path: Path) -> None:
     table, names = tmp_path / "slots.yaml", tmp_path / "names.txt"
     table.write_text("guest: {in: [Guest.name], fill: names.txt}\n")
     names.write_text("Ida\n")
-    model = codec(None, "parse", str(table))
+    model = text_format(None, "parse", str(table))
     assert model.fill('(Invite (Guest.name "guest1"))', None, "0").text == '(Invite (Guest.name "Ida"))'
     first = slot_table(str(table))
     slot_table.cache_clear()
@@ -140,6 +140,6 @@ def test_a_table_that_cannot_be_used(tmp_path: Path, content: str, told: str) ->
     path = tmp_path / "slots.yaml"
     path.write_text(content)
     with pytest.raises(DataError, match=re.escape(told)):
-        codec(None, "parse", str(path))
+        text_format(None, "parse", str(path))
     with pytest.raises(DataError, match="give a YAML file, or 'shipped'"):
         slot_table(str(tmp_path / "none.yaml"))

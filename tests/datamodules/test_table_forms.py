@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 from table_files import FORMS, TEXT_FORMS, write_table
 
-from datamodules.check import check
-from datamodules.codec import Codec
-from datamodules.columns import Columns, control_code, labels_of, reference_columns
 from datamodules.dialogue_data_module import DialogueDataModule
-from datamodules.sources import content_digest
-from datamodules.tables import read_turns
-from datamodules.turn import Turn, unit_name
+from datamodules.guards.check import check
+from datamodules.reading.columns import Columns, control_code, labels_of, reference_columns
+from datamodules.reading.example import Example, unit_name
+from datamodules.reading.examples import read_examples
+from datamodules.reading.files import content_digest
+from datamodules.text_format import TextFormat
 from doppel.errors import DataError
 from doppel.privacy.spec import plan
 
@@ -44,8 +44,8 @@ ROWS = [
 @pytest.mark.parametrize("form", FORMS)
 def test_the_columns_that_are_named_are_read(tmp_path: Path, form: str) -> None:
     path = write_table(tmp_path / form, form, ROWS)
-    first, second, third = read_turns(path, "user", columns=OWN)
-    assert first == Turn(str(ROWS[0]["review"]), "(A)", "ana", "Category: Food | Review Stars: 5")
+    first, second, third = read_examples(path, "user", columns=OWN)
+    assert first == Example(str(ROWS[0]["review"]), "(A)", "ana", "Category: Food | Review Stars: 5")
     assert (second.unit, second.parse) == (third.unit, '(Find "a, b")')
     assert third.utterance == " two spaces " and third.parse == "(B (C))"
 
@@ -67,7 +67,7 @@ table = st.lists(st.fixed_dictionaries({"text": texts, "label": names, "unit": n
 def test_the_same_rows_are_the_same_turns_and_units_in_every_form(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
     paths = [write_table(tmp_path / form, form, rows) for form in FORMS]
     for unit in ("utterance", "user"):
-        found = [read_turns(path, unit) for path in paths]  # type: ignore[arg-type]
+        found = [read_examples(path, unit) for path in paths]  # type: ignore[arg-type]
         assert all(turns == found[0] for turns in found)
         assert [turn.utterance for turn in found[0]] == [row["text"] for row in rows if row["text"].strip()]
 
@@ -78,11 +78,11 @@ def test_the_same_rows_are_the_same_turns_and_units_in_every_form(tmp_path: Path
 def test_a_person_less_takes_the_turns_of_this_person_alone(
     tmp_path: Path, form: str, rows: list[dict[str, Any]], place: int
 ) -> None:
-    everybody = read_turns(write_table(tmp_path / form, form, rows), "user")
+    everybody = read_examples(write_table(tmp_path / form, form, rows), "user")
     person = everybody[place % len(rows)].unit
     others = [row for row, turn in zip(rows, everybody, strict=True) if turn.unit != person]
     if others:
-        left = read_turns(write_table(tmp_path / form, form, others), "user")
+        left = read_examples(write_table(tmp_path / form, form, others), "user")
         assert left == [turn for turn in everybody if turn.unit != person]
 
 
@@ -90,7 +90,7 @@ def test_a_person_less_takes_the_turns_of_this_person_alone(
 def test_text_alone_is_one_utterance_a_line(tmp_path: Path, form: str) -> None:
     path = write_table(tmp_path, form, [{"text": "hello"}, {"text": " "}, {"text": "café"}])
     columns = None if form == "strings" else Columns(text="review")  # the lines of a text have no names
-    assert [turn.utterance for turn in read_turns(path, "utterance", columns=columns)] == ["hello", "café"]
+    assert [turn.utterance for turn in read_examples(path, "utterance", columns=columns)] == ["hello", "café"]
 
 
 def test_every_form_gives_the_same_units_to_a_training_and_the_same_epsilon(tmp_path: Path, tokenizer: Any) -> None:
@@ -98,10 +98,10 @@ def test_every_form_gives_the_same_units_to_a_training_and_the_same_epsilon(tmp_
     found, calibrate = set(), cache(plan)
     for form in FORMS:
         data = DialogueDataModule(write_table(tmp_path / form, form, rows), unit="user", batch_size=5)
-        data.codec = Codec(tokenizer, None, "utterance", 64)
+        data.text_format = TextFormat(tokenizer, None, "utterance", 64)
         data.setup("fit")
         spec = calibrate(data.num_units, 5, 1.0, target_epsilon=8.0, unit=data.unit)
-        found.add((data.num_units, tuple(data.train_turns().ids.tolist()), repr(spec)))
+        found.add((data.num_units, tuple(data.train_examples().ids.tolist()), repr(spec)))
     assert len(found) == 1
 
 
@@ -142,7 +142,7 @@ def test_what_cannot_be_read_is_named_and_never_quoted(tmp_path: Path, name: str
     path = tmp_path / name
     path.write_bytes(content.encode())
     with pytest.raises(DataError) as refused:
-        read_turns(str(path), "user")
+        read_examples(str(path), "user")
     assert refused.value.about == (f"{path}{place}" if place else "")
     assert str(refused.value).startswith(str(path))
     assert SECRET not in str(refused.value) and "\n" not in str(refused.value)
@@ -163,14 +163,14 @@ def test_what_spreadsheets_make_of_a_table_is_the_same_table(tmp_path: Path, nam
     long = "a whole story " * 20_000
     for encoding in ("utf-8-sig", "utf-16"):
         (tmp_path / name).write_bytes(content.format(long=long).encode(encoding))
-        first, second = read_turns(str(tmp_path / name), "utterance")
+        first, second = read_examples(str(tmp_path / name), "utterance")
         assert (first.utterance[:3], first.label, second.utterance, second.label) == ("“hi", "b", long, "c")
 
 
 def test_a_cell_behind_the_columns_is_refused_by_its_line(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("text,label,,\nhi,a,,\nhi, there,a,\n")
     with pytest.raises(DataError) as refused:
-        read_turns(str(tmp_path / "a.csv"), "utterance")
+        read_examples(str(tmp_path / "a.csv"), "utterance")
     assert refused.value.about == f"{tmp_path / 'a.csv'}:3"
 
 
@@ -179,7 +179,7 @@ def test_latin_1_is_refused_by_its_line(tmp_path: Path, name: str, line: int) ->
     start = '[\n"hi",\n"' if name == "a.json" else "text\nhi\n"
     (tmp_path / name).write_bytes(f"{start}café".encode("latin-1"))
     with pytest.raises(DataError, match="UTF-8") as refused:
-        read_turns(str(tmp_path / name), "utterance")
+        read_examples(str(tmp_path / name), "utterance")
     assert refused.value.about == f"{tmp_path / name}:{line}"
 
 
@@ -187,31 +187,31 @@ def test_latin_1_is_refused_by_its_line(tmp_path: Path, name: str, line: int) ->
 def test_a_wrong_column_names_the_known_ones_that_there_are(tmp_path: Path, form: str, where: str) -> None:
     path = write_table(tmp_path, form, [{"review": SECRET, "stars": "5"}])
     with pytest.raises(DataError) as refused:
-        read_turns(path, "utterance", columns=Columns(text="revue"))
+        read_examples(path, "utterance", columns=Columns(text="revue"))
     assert refused.value.about == str(tmp_path / where)
     assert "'revue'" in str(refused.value) and "of its 2 columns: none;" in str(refused.value)
     for needs, place in (((), path), (("label",), str(tmp_path / where))):
         with pytest.raises(DataError, match=r"'star'.* columns: review;") as refused:
-            read_turns(path, "utterance", needs=needs, columns=Columns(text="review", label="star"))
+            read_examples(path, "utterance", needs=needs, columns=Columns(text="review", label="star"))
         assert refused.value.about == place
 
 
 def test_folders_that_hold_several_data_sets_are_refused_with_their_names(tmp_path: Path) -> None:
     parquet.write_table(pyarrow.table({"text": ["a"]}), tmp_path / "train-00000-of-00001.parquet")
-    assert len(read_turns(str(tmp_path), "utterance")) == 1
+    assert len(read_examples(str(tmp_path), "utterance")) == 1
     parquet.write_table(pyarrow.table({"text": ["a"]}), tmp_path / "test-00000-of-00001.parquet")
     with pytest.raises(DataError, match="test, train"):
-        read_turns(str(tmp_path), "utterance")
+        read_examples(str(tmp_path), "utterance")
     (tmp_path / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "test"]}))
     with pytest.raises(DataError, match="train, test.*/train"):
-        read_turns(str(tmp_path), "utterance")
+        read_examples(str(tmp_path), "utterance")
 
 
 def test_the_classes_of_a_hugging_face_data_set_are_labels_by_their_names(tmp_path: Path) -> None:
     features = {"info": {"features": {"label": {"names": ["bars", "food"], "_type": "ClassLabel"}}}}
     schema = pyarrow.schema([("text", "string"), ("label", "int64")], {"huggingface": json.dumps(features)})
     parquet.write_table(pyarrow.table({"text": ["a", "b"], "label": [1, None]}, schema), tmp_path / "a.parquet")
-    assert [turn.label for turn in read_turns(str(tmp_path / "a.parquet"), "utterance")] == ["food", None]
+    assert [turn.label for turn in read_examples(str(tmp_path / "a.parquet"), "utterance")] == ["food", None]
 
 
 def test_control_codes_have_the_form_of_the_paper() -> None:
@@ -232,9 +232,9 @@ def test_the_labels_of_a_control_code_are_those_that_it_was_made_of(rows: list[t
 def test_a_column_that_is_a_label_is_no_tree(tmp_path: Path) -> None:
     path = write_table(tmp_path, "csv", [{"text": "hi", "parse": "calendar"}])
     with pytest.raises(DataError, match=r"data\.columns\.label=parse.*systems=\[labels\]") as refused:
-        read_turns(path, "utterance")
+        read_examples(path, "utterance")
     assert refused.value.about == f"{path}:2"
-    (turn,) = read_turns(path, "utterance", columns=Columns(label="parse"))
+    (turn,) = read_examples(path, "utterance", columns=Columns(label="parse"))
     assert (turn.parse, turn.label) == (None, "calendar")
 
 
@@ -242,9 +242,9 @@ def test_a_reference_of_another_form_is_read_by_its_usual_names(tmp_path: Path) 
     plain = write_table(tmp_path / "a", "jsonl", [{"utterance": "hi", "tree": "(A)"}])
     columns = reference_columns(OWN)
     assert columns is not None and reference_columns(None) is None
-    assert read_turns(plain, "utterance", columns=columns)[0] == Turn("hi", "(A)", "1")
+    assert read_examples(plain, "utterance", columns=columns)[0] == Example("hi", "(A)", "1")
     same = write_table(tmp_path / "b", "csv", ROWS)
-    assert read_turns(same, "user", columns=columns) == read_turns(same, "user", columns=OWN)
+    assert read_examples(same, "user", columns=columns) == read_examples(same, "user", columns=OWN)
 
 
 def test_a_reference_whose_first_row_lacks_a_column_keeps_the_labels_of_the_others(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_a_reference_whose_first_row_lacks_a_column_keeps_the_labels_of_the_othe
     path = write_table(tmp_path, "jsonl", rows)
     own = Columns(text="review", label="stars")
     for columns in (own, reference_columns(own)):
-        assert [turn.label for turn in read_turns(path, "utterance", columns=columns)] == [None, "5", "4"]
+        assert [turn.label for turn in read_examples(path, "utterance", columns=columns)] == [None, "5", "4"]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -260,7 +260,7 @@ def test_a_reference_whose_first_row_lacks_a_column_keeps_the_labels_of_the_othe
 def test_a_label_is_the_same_whatever_the_form_says_it_with(tmp_path: Path, form: str, value: Any) -> None:
     wanted = {"5": "5", "5.0": "5", "True": "true", "TRUE": "true", "None": None}.get(str(value), value)
     path = write_table(tmp_path, form, [{"text": "a", "label": value}])
-    assert [turn.label for turn in read_turns(path, "utterance")] == [wanted]
+    assert [turn.label for turn in read_examples(path, "utterance")] == [wanted]
 
 
 @pytest.mark.parametrize("kind", ["float16", "float32", "float64", "decimal128(5, 2)"])
@@ -270,19 +270,19 @@ def test_a_number_of_a_column_of_any_type_is_the_label_that_a_text_of_it_is(tmp_
     column = pyarrow.array(numbers, "float64").cast(kind) if kind.startswith("float") else pyarrow.array(numbers)
     parquet.write_table(pyarrow.table({"text": ["a"] * len(values), "label": column}), tmp_path / "a.parquet")
     texts = [{"text": "a", "label": "" if v is None else str(v)} for v in values]
-    theirs = read_turns(write_table(tmp_path, "csv", texts), "utterance")
-    assert read_turns(str(tmp_path / "a.parquet"), "utterance") == theirs
+    theirs = read_examples(write_table(tmp_path, "csv", texts), "utterance")
+    assert read_examples(str(tmp_path / "a.parquet"), "utterance") == theirs
 
 
 def test_the_domain_of_a_dialogue_is_a_label_by_the_rule_of_rows(tmp_path: Path) -> None:
     said = [5.0, " 5 ", True, None, "calendar"]
     turns = [{"user_utterance": {"original_text": "a"}, "tags": {"domain": domain}} for domain in said]
     (tmp_path / "a.jsonl").write_text(json.dumps({"dialogue_id": "d", "turns": turns}) + "\n")
-    found = read_turns(str(tmp_path / "a.jsonl"), "dialogue")
+    found = read_examples(str(tmp_path / "a.jsonl"), "dialogue")
     assert [turn.label for turn in found] == ["5", "5", "true", None, "calendar"]
     (tmp_path / "a.jsonl").write_text(json.dumps({"dialogue_id": "d", "turns": [turns[0] | {"tags": {"domain": []}}]}))
     with pytest.raises(DataError, match="'domain' is a list"):
-        read_turns(str(tmp_path / "a.jsonl"), "dialogue")
+        read_examples(str(tmp_path / "a.jsonl"), "dialogue")
 
 
 @pytest.mark.parametrize("name", ["", " ", "NULL", "NaN", "none", "n/a", "N/A", "<NA>", "#N/A", "\\N", "-", "?"])
@@ -290,7 +290,7 @@ def test_a_unit_that_is_nobody_is_refused_by_its_line(tmp_path: Path, name: str)
     for form, line in (("csv", 3), ("jsonl", 2)):
         path = write_table(tmp_path, form, [{"text": "a", "unit": "Nana"}, {"text": "b", "unit": name}])
         with pytest.raises(DataError, match="'unit' is empty.*give everybody a name") as refused:
-            read_turns(path, "user")
+            read_examples(path, "user")
         assert refused.value.about == f"{path}:{line}"
 
 
@@ -298,7 +298,7 @@ def test_a_unit_that_is_nobody_is_refused_by_its_line(tmp_path: Path, name: str)
 def test_names_that_differ_by_a_control_character_are_never_one_unit(tmp_path: Path, sign: str) -> None:
     path = write_table(tmp_path, "jsonl", [{"text": "a", "unit": "ana"}, {"text": "b", "unit": f"ana{sign}"}])
     with pytest.raises(DataError, match="control character") as refused:
-        read_turns(path, "user")
+        read_examples(path, "user")
     assert refused.value.about == f"{path}:2"
 
 

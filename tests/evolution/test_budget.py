@@ -82,11 +82,11 @@ def test_the_papers_defaults_drown_and_what_is_advised_does_not() -> None:
     spec = plan_votes(PrivacyArguments(1.0, 1 / (8_396 * math.log(8_396))), 8_396, 10, "utterance")
     paper = Outlook(8_396, 14_000, 14_000, 1, 10, spec.noise_multiplier)
     assert paper.votes == pytest.approx(0.60, abs=0.005) and paper.noise == pytest.approx(11.6, abs=0.01)
-    assert paper.advice is not None and "votes drown: 0.6 on average under noise of 11.6" in paper.advice
+    assert paper.advice is not None and "votes are below the noise: 0.6 on average under noise of 11.6" in paper.advice
     clusters = int(paper.advice.split("evolution.clusters=")[1].split(",")[0])
     assert Outlook(8_396, 14_000, clusters, 1, 10, spec.noise_multiplier).advice is None
     assert Outlook(8_396, 14_000, clusters + 20, 1, 10, spec.noise_multiplier).advice is not None
-    assert Outlook(8_396, 200, 200, 1, 10, None).advice is None, "without noise nothing drowns"
+    assert Outlook(8_396, 200, 200, 1, 10, None).advice is None, "without noise no vote is below it"
     fewer = Outlook(8_396, 1000, 1000, 1, 10, spec.noise_multiplier)
     assert fewer.advice is not None and "evolution.rounds=5" in fewer.advice
 

@@ -13,7 +13,7 @@ from tests.golden import entrances
 from tests.tiny_model import write_model
 
 _SEED = 7
-#: Name → source and target of the codec, whether its prompt names the target, and whether slots stand for names.
+#: Name → source and target of the text format, whether its prompt names the target, and whether slots stand for names.
 _FORMATS: dict[str, tuple[str | None, str, bool, bool]] = {
     "p(x)": (None, "utterance", False, False),
     "p(y), named, slots": (None, "parse", True, True),

@@ -90,31 +90,31 @@ def stages(name: str, changes: Mapping[str, Any], run: Path) -> Iterator[dict[st
 
 def read(path: Path, unit: Any, columns: Mapping[str, Any] | None = None) -> Iterator[list[str | None]]:
     """The turns of a file."""
-    from datamodules.columns import Columns
-    from datamodules.tables import read_turns
+    from datamodules.reading.columns import Columns
+    from datamodules.reading.examples import read_examples
 
-    for turn in read_turns(str(path), unit, columns=None if columns is None else Columns(**columns)):
+    for turn in read_examples(str(path), unit, columns=None if columns is None else Columns(**columns)):
         yield [turn.utterance, turn.parse, turn.unit, turn.label]
 
 
 def batches(
-    path: Path, model: Path, codec: tuple[Any, Any, bool, bool], unit: Any, seed: int, rank: int, world_size: int
+    path: Path, model: Path, text_format: tuple[Any, Any, bool, bool], unit: Any, seed: int, rank: int, world_size: int
 ) -> Iterator[list[Any]]:
     """The batches of a rank: of an epoch by Poisson samples, of one that is shuffled, and of a validation."""
     from types import SimpleNamespace
 
     from transformers import AutoTokenizer
 
-    from datamodules.codec import Codec
     from datamodules.dialogue_data_module import DialogueDataModule
+    from datamodules.text_format import TextFormat
 
-    source, target, names_target, has_slots = codec
+    source, target, names_target, has_slots = text_format
     slots = "shipped" if has_slots else None
     for sampling in ("poisson", "shuffle"):
         given = {"unit": unit, "batch_size": 9, "sampling_seed": seed, "limit_val_turns": 50}
         data = DialogueDataModule(str(path), str(path), max_tokens_per_micro_batch=400, sampling=sampling, **given)
         tokenizer = AutoTokenizer.from_pretrained(model)
-        data.codec = Codec(tokenizer, source, target, 90, "spaced", task_prefix=names_target, slots=slots)
+        data.text_format = TextFormat(tokenizer, source, target, 90, "spaced", task_prefix=names_target, slots=slots)
         data.trainer = SimpleNamespace(  # type: ignore[assignment]
             state=SimpleNamespace(fn=None),
             global_rank=rank,

@@ -11,20 +11,20 @@ import torch
 import torch.nn.functional as F
 from lightning.pytorch import Trainer
 
-from datamodules.batch import IGNORE_INDEX, MicroBatch
+from datamodules.batches.batch import IGNORE_INDEX, MicroBatch
 from datamodules.dialogue_data_module import DialogueDataModule
-from datamodules.turn import Turn
+from datamodules.reading.example import Example
 from doppel.errors import UserError
 from lightning_modules.causal_lm import CausalLM, Parse2Utterance, ParseTreeLM, UtteranceLM
 from lightning_modules.sampling import SamplingArguments, sample_texts
 
-TURN = Turn("book lunch with Ana", "(Yield (Today))", "u", label="Calendar")
+TURN = Example("book lunch with Ana", "(Yield (Today))", "u", label="Calendar")
 
 
-def micro_batch(model: CausalLM, turns: list[Turn]) -> MicroBatch:
-    encoded = model.codec.encode_all(turns)
+def micro_batch(model: CausalLM, turns: list[Example]) -> MicroBatch:
+    encoded = model.text_format.encode_all(turns)
     width = max(len(e.input_ids) for e in encoded)
-    ids = torch.full((len(turns), width), model.codec.pad_id)
+    ids = torch.full((len(turns), width), model.text_format.pad_id)
     labels = torch.full_like(ids, IGNORE_INDEX)
     for row, example in enumerate(encoded):
         length = len(example.input_ids)
@@ -33,9 +33,9 @@ def micro_batch(model: CausalLM, turns: list[Turn]) -> MicroBatch:
     return MicroBatch(ids, labels, len(turns))
 
 
-def reference_loss(model: CausalLM, turn: Turn) -> torch.Tensor:
+def reference_loss(model: CausalLM, turn: Example) -> torch.Tensor:
     """NLL of one example alone, divided as the model says, by the definition."""
-    example = model.codec.encode(turn)
+    example = model.text_format.encode(turn)
     ids = torch.tensor([example.input_ids])
     log_probs = F.log_softmax(model.model(input_ids=ids).logits[0], -1)
     positions = range(example.num_prompt, len(example.input_ids))
@@ -51,7 +51,7 @@ def test_losses_are_the_nll_of_the_target_alone(
     model = model_class(base_model=tiny_model, loss_divisor=divisor).eval()
     if not is_fused:
         model.head_loss = None
-    turns = [TURN, Turn("yes", "(Yield (Execute (^(Dynamic) ConfirmAndReturnAction)))", "v")]
+    turns = [TURN, Example("yes", "(Yield (Execute (^(Dynamic) ConfirmAndReturnAction)))", "v")]
     expected = torch.stack([reference_loss(model, t) for t in turns])
     torch.testing.assert_close(model.losses(micro_batch(model, turns)), expected, rtol=1e-5, atol=1e-6)
 
@@ -63,9 +63,9 @@ def test_a_likelihood_of_rows_samples_short_and_long_texts_as_often_as_they_occu
     """Equally many texts of 3 and of 8 tokens; the mean over tokens weighs them by 1/3 and 1/8."""
     torch.manual_seed(0)
     model = UtteranceLM(base_model=tiny_model, loss_divisor=divisor, task_prefix=False)
-    bos, eos = model.codec.bos_id, model.codec.eos_id
+    bos, eos = model.text_format.bos_id, model.text_format.eos_id
     texts = [[20, 21], list(range(40, 47))]
-    ids = torch.full((2, 9), model.codec.pad_id)
+    ids = torch.full((2, 9), model.text_format.pad_id)
     labels = torch.full((2, 9), IGNORE_INDEX)
     for row, text in enumerate(texts):
         ids[row, : len(text) + 2] = torch.tensor([bos, *text, eos])
@@ -77,10 +77,10 @@ def test_a_likelihood_of_rows_samples_short_and_long_texts_as_often_as_they_occu
         model.losses(MicroBatch(ids, labels, 2)).sum().backward()
         optimizer.step()
         scheduler.step()
-    prompts = [model.codec.encode_prompt(None)] * 2000
+    prompts = [model.text_format.encode_prompt(None)] * 2000
     arguments = SamplingArguments(top_k=0, max_new_tokens=10, max_rows=500)
-    drawn = [text for text, _ in sample_texts(model.model, model.codec, prompts, arguments, stream=(1,))]
-    shares = [drawn.count(model.codec.decode(text)) / len(drawn) for text in texts]
+    drawn = [text for text, _ in sample_texts(model.model, model.text_format, prompts, arguments, stream=(1,))]
+    shares = [drawn.count(model.text_format.decode(text)) / len(drawn) for text in texts]
     assert sum(shares) > 0.8  # it has learnt the two by heart
     assert shares[0] / sum(shares) == pytest.approx(share_of_short, abs=0.05)  # four standard deviations
 
@@ -99,7 +99,7 @@ def test_the_token_that_predicts_nothing_is_not_computed_and_changes_nothing(tin
     model = UtteranceLM(base_model=tiny_model).double()
     ids = torch.randint(5, 40, (3, 9), generator=torch.Generator().manual_seed(0))
     labels = ids.clone()
-    ids[1, 6:], labels[1, 6:] = model.codec.pad_id, -100
+    ids[1, 6:], labels[1, 6:] = model.text_format.pad_id, -100
     seen: list[torch.Size] = []
     hook = model.model.get_input_embeddings().register_forward_hook(lambda layer, given, out: seen.append(out.shape))
     found = model.losses(MicroBatch(ids, labels, num_units=3))
@@ -122,7 +122,7 @@ def test_checkpointed_activations_give_the_same_gradients_and_run_each_block_twi
         runs: list[int] = []
         for number, block in enumerate(model.model.transformer.h):
             block.attn.register_forward_hook(lambda *args, runs=runs, number=number: runs.append(number))
-        model.losses(micro_batch(model, [TURN, Turn("yes", None, "v")])).sum().backward()
+        model.losses(micro_batch(model, [TURN, Example("yes", None, "v")])).sum().backward()
         assert sorted(runs) == ([0, 0, 1, 1] if checkpointed else [0, 1])
         gradients[checkpointed] = {name: p.grad for name, p in model.named_parameters()}
         with torch.no_grad():
@@ -134,30 +134,30 @@ def test_checkpointed_activations_give_the_same_gradients_and_run_each_block_twi
 
 
 def test_label_serves_as_prompt(tiny_model: str) -> None:
-    codec = Parse2Utterance(base_model=tiny_model, source="label").codec
-    example = codec.encode(TURN)
-    assert codec.decode(example.input_ids[: example.num_prompt - 1]) == "utterance: Calendar"
-    assert codec.decode(example.input_ids[example.num_prompt :]) == TURN.utterance
-    assert example.input_ids[: example.num_prompt] == codec.encode_prompt("Calendar")
+    text_format = Parse2Utterance(base_model=tiny_model, source="label").text_format
+    example = text_format.encode(TURN)
+    assert text_format.decode(example.input_ids[: example.num_prompt - 1]) == "utterance: Calendar"
+    assert text_format.decode(example.input_ids[example.num_prompt :]) == TURN.utterance
+    assert example.input_ids[: example.num_prompt] == text_format.encode_prompt("Calendar")
 
 
 @pytest.mark.parametrize("text", ["Ünïcode — “quotes”", "two  spaces", ' (?= "a\\"b")', "ends with .", "’s"])
 def test_decoding_inverts_encoding(text: str, tiny_model: str) -> None:
-    codec = UtteranceLM(base_model=tiny_model).codec
-    example = codec.encode(Turn(text, None, "u"))
-    assert codec.decode(example.input_ids[example.num_prompt :]) == text
+    text_format = UtteranceLM(base_model=tiny_model).text_format
+    example = text_format.encode(Example(text, None, "u"))
+    assert text_format.decode(example.input_ids[example.num_prompt :]) == text
 
 
 def test_a_turn_without_the_needed_field_is_an_error_that_names_it(tiny_model: str) -> None:
-    codec = ParseTreeLM(base_model=tiny_model).codec
+    text_format = ParseTreeLM(base_model=tiny_model).text_format
     with pytest.raises(UserError, match="parse"):
-        codec.encode(Turn("hello", None, "u"))
+        text_format.encode(Example("hello", None, "u"))
 
 
 def test_no_example_is_longer_than_the_model_has_positions(tiny_model: str) -> None:
-    assert UtteranceLM(base_model=tiny_model).codec.max_length == 96
-    assert UtteranceLM(base_model=tiny_model, max_length=512).codec.max_length == 96
-    assert UtteranceLM(base_model=tiny_model, max_length=64).codec.max_length == 64
+    assert UtteranceLM(base_model=tiny_model).text_format.max_length == 96
+    assert UtteranceLM(base_model=tiny_model, max_length=512).text_format.max_length == 96
+    assert UtteranceLM(base_model=tiny_model, max_length=64).text_format.max_length == 64
 
 
 def test_a_base_with_many_positions_is_tried_with_a_row_of_the_default_length(tiny_model: str, tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ from transformers import (
 
 from commands.run.experiment import load, shipped
 from commands.runs.yaml_files import ROOT
-from datamodules.codec import Codec
 from datamodules.linearisation import Linearisation
+from datamodules.text_format import TextFormat
 from doppel.decoding.decode import DrawingRule, Request, decode, is_supported
 from doppel.errors import UserError
 from doppel.grammar import generate
@@ -68,21 +68,27 @@ def tokenizer(tiny_model: str) -> PreTrainedTokenizerFast:
     return AutoTokenizer.from_pretrained(tiny_model)
 
 
-def make_codec(tokenizer: PreTrainedTokenizerFast, layout: Linearisation = "spaced") -> Codec:
-    return Codec(tokenizer, None, "parse", 96, layout)
+def make_text_format(tokenizer: PreTrainedTokenizerFast, layout: Linearisation = "spaced") -> TextFormat:
+    return TextFormat(tokenizer, None, "parse", 96, layout)
 
 
-def make_model(codec: Codec, kind: str = "gpt2", sharpness: float = 4.0) -> PreTrainedModel:
+def make_model(text_format: TextFormat, kind: str = "gpt2", sharpness: float = 4.0) -> PreTrainedModel:
     """Random weights; the logits are far apart, so that the model insists on its nonsense."""
     torch.manual_seed(5)
-    special = {"bos_token_id": codec.bos_id, "eos_token_id": codec.eos_id, "pad_token_id": codec.pad_id}
+    special = {
+        "bos_token_id": text_format.bos_id,
+        "eos_token_id": text_format.eos_id,
+        "pad_token_id": text_format.pad_id,
+    }
     if kind == "gpt2":
-        config = GPT2Config(vocab_size=len(codec.tokenizer), n_positions=96, n_embd=16, n_layer=2, n_head=2, **special)
+        config = GPT2Config(
+            vocab_size=len(text_format.tokenizer), n_positions=96, n_embd=16, n_layer=2, n_head=2, **special
+        )
         model: PreTrainedModel = GPT2LMHeadModel(config)
         model.transformer.ln_f.weight.data *= sharpness
         return model.eval()
     config = MistralConfig(
-        vocab_size=len(codec.tokenizer),
+        vocab_size=len(text_format.tokenizer),
         hidden_size=16,
         intermediate_size=24,
         num_hidden_layers=2,
@@ -96,28 +102,28 @@ def make_model(codec: Codec, kind: str = "gpt2", sharpness: float = 4.0) -> PreT
     return MistralForCausalLM(config).eval()
 
 
-def constraint_of(codec: Codec, grammar: str | list[str]) -> TreeConstraint:
-    constraint = tree_constraint(codec, grammar)
+def constraint_of(text_format: TextFormat, grammar: str | list[str]) -> TreeConstraint:
+    constraint = tree_constraint(text_format, grammar)
     assert constraint is not None
     return constraint
 
 
-def constraint_to(codec: Codec, trees: Sequence[str]) -> TreeConstraint:
-    grammar = lark_grammar(names_in_trees(trees), codec.linearisation == "spaced")
-    return TreeConstraint(grammar, codec.tokenizer, codec.eos_id)
+def constraint_to(text_format: TextFormat, trees: Sequence[str]) -> TreeConstraint:
+    grammar = lark_grammar(names_in_trees(trees), text_format.linearisation == "spaced")
+    return TreeConstraint(grammar, text_format.tokenizer, text_format.eos_id)
 
 
-def accepts(codec: Codec, tree: str, grammar: str | list[str] | TreeConstraint) -> bool:
-    state = (grammar if isinstance(grammar, TreeConstraint) else constraint_of(codec, grammar)).start()
-    ids = codec.tokenize([codec.linearise(tree, "parse")])[0]
+def accepts(text_format: TextFormat, tree: str, grammar: str | list[str] | TreeConstraint) -> bool:
+    state = (grammar if isinstance(grammar, TreeConstraint) else constraint_of(text_format, grammar)).start()
+    ids = text_format.tokenize([text_format.linearise(tree, "parse")])[0]
     return bool(state.try_consume_tokens(ids) == len(ids) and state.is_accepting())
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join), st.sampled_from(["raw", "spaced"]))
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_passes_is_well_formed(tokenizer: PreTrainedTokenizerFast, text: str, layout: Linearisation) -> None:
-    tree, codec = f"(f {text})", make_codec(tokenizer, layout)
-    assert is_valid(tree) or not accepts(codec, tree, constraint_to(codec, NAMES))
+    tree, text_format = f"(f {text})", make_text_format(tokenizer, layout)
+    assert is_valid(tree) or not accepts(text_format, tree, constraint_to(text_format, NAMES))
 
 
 @given(programs.map(write), st.data())
@@ -128,12 +134,12 @@ def test_every_well_formed_call_passes_and_damaged_ones_do_not(
     assume("(List)" not in text)  # among names, a type without arguments has no brackets
     tree = re.sub(r"\bdo\b", "go", f"(Yield {text})")  # `do` is the notation's, without arguments by name
     for layout in ("raw", "spaced"):
-        codec = make_codec(tokenizer, layout)
-        assert accepts(codec, tree, constraint_to(codec, [tree]))
+        text_format = make_text_format(tokenizer, layout)
+        assert accepts(text_format, tree, constraint_to(text_format, [tree]))
     place = data.draw(st.integers(0, len(tree) - 1))
     damaged = tree[:place] + data.draw(st.sampled_from(["", "(", ")", " ", '"', "x9 "])) + tree[place + 1 :]
-    codec = make_codec(tokenizer, "raw")
-    assert is_valid(damaged) or not accepts(codec, damaged, constraint_to(codec, [tree]))
+    text_format = make_text_format(tokenizer, "raw")
+    assert is_valid(damaged) or not accepts(text_format, damaged, constraint_to(text_format, [tree]))
 
 
 def test_trees_of_the_embedded_grammar_and_of_the_corpus_pass_under_the_public_tables(
@@ -142,7 +148,7 @@ def test_trees_of_the_embedded_grammar_and_of_the_corpus_pass_under_the_public_t
     """Nearly all: no name was taken from the corpus."""
     trees = [*(turn.parse for turn in generate(200, 3, 1.0)), *corpus_trees("smcalflow", fields=("lispress",))[::8]]
     tables = [str(data_folder / "smcalflow" / "api_types.csv"), str(CONSTANTS)]
-    assert sum(accepts(make_codec(tokenizer, "raw"), tree, tables) for tree in trees) >= 0.99 * len(trees)
+    assert sum(accepts(make_text_format(tokenizer, "raw"), tree, tables) for tree in trees) >= 0.99 * len(trees)
 
 
 def test_under_the_names_of_trees_these_trees_pass_and_others_do_not(
@@ -153,13 +159,13 @@ def test_under_the_names_of_trees_these_trees_pass_and_others_do_not(
     path, empty, table = (tmp_path / name for name in ("trees.jsonl", "empty.jsonl", "api.csv"))
     table.write_text("Elsewhere,T,of: T\n")
     path.write_text("".join(json.dumps({"parse": tree}) + "\n" for tree in trees if is_valid(tree)))
-    codec = make_codec(tokenizer, "raw")
-    assert all(accepts(codec, tree, str(path)) for tree in trees if is_valid(tree))
+    text_format = make_text_format(tokenizer, "raw")
+    assert all(accepts(text_format, tree, str(path)) for tree in trees if is_valid(tree))
     for tree in ("(Yield (Elsewhere 1))", "(Find Elsewhere)", "(Find :to 1)", "(Find #(Way 1))", "(Find ^Way 1)"):
-        assert is_valid(tree) and not accepts(codec, tree, str(path))
-    assert accepts(codec, "(Yield (Elsewhere 1))", [str(path), str(table)])
+        assert is_valid(tree) and not accepts(text_format, tree, str(path))
+    assert accepts(text_format, "(Yield (Elsewhere 1))", [str(path), str(table)])
     empty.write_text("")
-    assert tree_constraint(codec, [str(empty)]) is None
+    assert tree_constraint(text_format, [str(empty)]) is None
 
 
 @pytest.mark.parametrize(
@@ -189,7 +195,7 @@ def test_under_the_names_of_trees_these_trees_pass_and_others_do_not(
 def test_only_names_of_the_table_pass(
     tokenizer: PreTrainedTokenizerFast, table: str, text: str, is_accepted: bool
 ) -> None:
-    assert accepts(make_codec(tokenizer, "raw"), text, [table]) == is_accepted
+    assert accepts(make_text_format(tokenizer, "raw"), text, [table]) == is_accepted
 
 
 @pytest.mark.parametrize(
@@ -199,17 +205,17 @@ def test_only_names_of_the_table_pass(
 def test_all_finished_texts_are_trees(
     tokenizer: PreTrainedTokenizerFast, table: str, kind: str, num_beams: int, layout: Linearisation
 ) -> None:
-    codec = make_codec(tokenizer, layout)
-    model = make_model(codec, kind, sharpness=1.0)
+    text_format = make_text_format(tokenizer, layout)
+    model = make_model(text_format, kind, sharpness=1.0)
     assert is_supported(model) == (kind == "gpt2")  # the other goes through `generate`
-    prompts = [[codec.bos_id]] * 24
+    prompts = [[text_format.bos_id]] * 24
     shape: dict[str, Any] = {"num_beams": num_beams, "max_new_tokens": LIMIT, "max_rows": 18}
-    free = sample_texts(model, codec, prompts, SamplingArguments(**shape), stream=[1])
+    free = sample_texts(model, text_format, prompts, SamplingArguments(**shape), stream=[1])
     assert not any(is_valid(text) and text.startswith("(") for text, _ in free)
-    texts = sample_texts(model, codec, prompts, SamplingArguments(**shape, grammar=[table]), stream=[1])
+    texts = sample_texts(model, text_format, prompts, SamplingArguments(**shape, grammar=[table]), stream=[1])
     trees = {text for text, finished in texts if finished}
     assert trees and all(is_valid(tree) and write(read(tree)) == tree for tree in trees)
-    assert all(accepts(codec, tree, [table]) for tree in trees)
+    assert all(accepts(text_format, tree, [table]) for tree in trees)
     assert all(text.startswith("(") for text, finished in texts if not finished)
 
 
@@ -217,21 +223,21 @@ def test_the_law_is_the_models_cut_to_the_grammar(tokenizer: PreTrainedTokenizer
     """Whole texts against the product of masked and renormalised softmaxes; candidates are cut after the mask."""
     path = tmp_path / "api.csv"
     path.write_text("a,T\nbe,T\nc,T\n")
-    codec = make_codec(tokenizer, "raw")
-    constraint, model = constraint_of(codec, [str(path)]), make_model(codec, sharpness=2.0)
+    text_format = make_text_format(tokenizer, "raw")
+    constraint, model = constraint_of(text_format, [str(path)]), make_model(text_format, sharpness=2.0)
     number, limit = 3000, 9
     for top_k in (0, 2):
         law: dict[tuple[int, ...], float] = {}
 
         def follow(state: LLMatcher, ids: tuple[int, ...], probability: float) -> None:
             with torch.no_grad():
-                logits = model(torch.tensor([[codec.bos_id, *ids]])).logits[0, -1:].double()
+                logits = model(torch.tensor([[text_format.bos_id, *ids]])).logits[0, -1:].double()
             logits = logits.masked_fill(constraint.mask([state], logits), -torch.inf)[0]
             if top_k:  # noqa: B023
                 logits = logits.masked_fill(logits < logits.topk(top_k).values[-1], -torch.inf)  # noqa: B023
             for token in logits.isfinite().nonzero().flatten().tolist():
                 p = probability * float(logits.softmax(0)[token])
-                if token == codec.eos_id or len(ids) + 1 == limit:
+                if token == text_format.eos_id or len(ids) + 1 == limit:
                     law[(*ids, token)] = p  # noqa: B023
                 elif p * number >= 5:  # else no text that begins so is common
                     after = state.deep_copy()
@@ -240,9 +246,11 @@ def test_the_law_is_the_models_cut_to_the_grammar(tokenizer: PreTrainedTokenizer
 
         # `do` with its many arguments has the rest of the mass, in texts that are not followed to their end
         follow(constraint.start(), (), 1.0)
-        rule = DrawingRule(top_k, 1.0, 1.0, (), codec.eos_id, constraint)
+        rule = DrawingRule(top_k, 1.0, 1.0, (), text_format.eos_id, constraint)
         torch.manual_seed(1)
-        counts = Counter(map(tuple, decode(model, [Request([codec.bos_id], limit)] * number, rule, max_rows=1000)))
+        counts = Counter(
+            map(tuple, decode(model, [Request([text_format.bos_id], limit)] * number, rule, max_rows=1000))
+        )
         common = [ids for ids in law if law[ids] * number >= 5]
         pairs = [(counts[ids], law[ids]) for ids in common]
         pairs.append((number - sum(n for n, _ in pairs), max(1e-9, 1 - sum(p for _, p in pairs))))
@@ -251,18 +259,18 @@ def test_the_law_is_the_models_cut_to_the_grammar(tokenizer: PreTrainedTokenizer
 
 
 def test_misuse_is_named(tokenizer: PreTrainedTokenizerFast, table: str) -> None:
-    utterances = Codec(tokenizer, None, "utterance", 96)
+    utterances = TextFormat(tokenizer, None, "utterance", 96)
     model = make_model(utterances)
     with pytest.raises(UserError, match="sampling.grammar"):
         sample_texts(model, utterances, [[0]], SamplingArguments(max_new_tokens=9, grammar=table))
     words = Tokenizer(models.WordLevel({"<eos>": 0, "(": 1}, unk_token="<eos>"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # type: ignore[assignment]
-    other = Codec(PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<eos>"), None, "parse", 96)
+    other = TextFormat(PreTrainedTokenizerFast(tokenizer_object=words, eos_token="<eos>"), None, "parse", 96)
     with pytest.raises(UserError, match="byte-level"):
         sample_texts(make_model(other), other, [[0]], SamplingArguments(max_new_tokens=9, grammar=table))
     with pytest.raises(UserError, match=r"\.missing"):
         sample_texts(
-            model, make_codec(tokenizer), [[0]], SamplingArguments(max_new_tokens=9, grammar=table + ".missing")
+            model, make_text_format(tokenizer), [[0]], SamplingArguments(max_new_tokens=9, grammar=table + ".missing")
         )
 
 

@@ -148,7 +148,7 @@ def test_clipped_sums_are_those_of_a_loop_over_units(
     data = DialogueDataModule(
         train_path=corpus, unit="dialogue", batch_size=6, max_turns_per_unit=rows_per_unit, sampling_seed=3
     )
-    data.codec = model.codec
+    data.text_format = model.text_format
     data.setup("fit")
     batch = next(b for b in data.train_dataloader() if b.num_units > 3)
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -201,7 +201,7 @@ def test_a_checkpoint_and_the_exported_folder_are_the_model(bases: dict[str, str
         model = lora_model(base, sampling=sampling)
         trainer = fit(folder, model, corpus, [], enable_checkpointing=True)
         trainer.save_checkpoint(folder / "last.ckpt")
-        write_pretrained(folder / "model", model.model, model.codec, torch.float32, card={})
+        write_pretrained(folder / "model", model.model, model.text_format, torch.float32, card={})
 
         ids = torch.randint(3, 200, (2, 9))
         with torch.no_grad():

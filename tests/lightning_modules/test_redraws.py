@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datamodules.batch import PromptBatch
-from datamodules.codec import Filled
+from datamodules.batches.batch import PromptBatch
+from datamodules.text_format import Filled
 from doppel.errors import UserError
 from doppel.grammar import generate
 from doppel.lispress import holds_tree
@@ -31,13 +31,17 @@ LAW = [
 class Writer:
     """Writes the texts of a law, drawn from a generator that the stream names."""
 
-    codec: Any = type("Codec", (), {"target": "utterance", "fill": lambda self, text, prompt, name: Filled(text)})()
+    text_format: Any = type(
+        "TextFormat", (), {"target": "utterance", "fill": lambda self, text, prompt, name: Filled(text)}
+    )()
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[list[int]] = []
         monkeypatch.setattr(sampling, "sample_texts", self.sample_texts)
 
-    def sample_texts(self, model: Any, codec: Any, ids: list[Any], arguments: Any, stream: list[int]) -> list[Any]:
+    def sample_texts(
+        self, model: Any, text_format: Any, ids: list[Any], arguments: Any, stream: list[int]
+    ) -> list[Any]:
         self.asked.append(stream)
         generator = torch.Generator().manual_seed(hash(tuple(stream)) % 2**63)
         drawn = torch.tensor([p for *_, p in LAW]).multinomial(len(ids), True, generator=generator).tolist()
@@ -46,7 +50,7 @@ class Writer:
     def draw(self, indices: list[int], redraws: int | None, min_words: int = 1) -> list[sampling.Sample]:
         batch = PromptBatch(indices, [f"y{i % 2}" for i in indices], [[0]] * len(indices))
         model: Any = None
-        return draw_samples(model, self.codec, batch, SamplingArguments(redraws=redraws, min_words=min_words))
+        return draw_samples(model, self.text_format, batch, SamplingArguments(redraws=redraws, min_words=min_words))
 
 
 def test_what_is_kept_follows_the_law_given_that_it_is_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:

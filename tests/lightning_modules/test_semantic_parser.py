@@ -17,8 +17,8 @@ import cli
 from commands.lightning.cli import WRITER
 from commands.run.experiment import load, shipped
 from commands.run.recipes import steps_of
+from datamodules.batches.samplers import BucketedBatches
 from datamodules.parser_data_module import ParserDataModule, collate
-from datamodules.shuffling import BucketedBatches
 from doppel.errors import UserError
 from doppel.lispress import is_valid
 from doppel.metrics.parser_metrics import parser_metrics
@@ -348,6 +348,7 @@ def test_shipped_experiments_parse(
     assert data["test_path"]
 
 
+@pytest.mark.slow
 @pytest.mark.ddp
 def test_two_ranks_learn_the_parser_of_one(tiny_model: str, named: str, tmp_path: Path) -> None:
     states, matches = [], []

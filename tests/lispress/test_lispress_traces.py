@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from datamodules.tables import read_turns
+from datamodules.reading.examples import read_examples
 from doppel.lispress import holds_tree
 
 
@@ -20,7 +20,7 @@ def said(folder: Path, name: str) -> list[str]:
         with open(folder / name / "dev.csv", encoding="utf-8", newline="") as file:
             return [row["text"] for row in csv.DictReader(file)]
     paths = [folder / name / f"{part}.dataflow_dialogues.jsonl.zip" for part in ("train", "valid")]
-    return [turn.utterance for path in paths for turn in read_turns(str(path), unit="utterance")]
+    return [turn.utterance for path in paths for turn in read_examples(str(path), unit="utterance")]
 
 
 @pytest.mark.parametrize(("name", "most"), [("smcalflow", 0), ("public", 3), ("yelp", 1)])

@@ -8,7 +8,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datamodules.tables import read_turns
+from datamodules.reading.examples import read_examples
 from doppel.grammar.slot_table import SHIPPED, slot_table
 from doppel.lispress import List, String, Symbol, anonymise, is_valid, read, write
 from doppel.lispress.slots import SlotKinds, distinct_values, fill_tree, fill_utterance, slots_of, to_slots
@@ -174,7 +174,7 @@ def test_values_of_a_text_differ() -> None:
 def test_the_shipped_table_on_trees_of_the_grammar() -> None:
     """They stay well-formed, and the strings that are left are those of programs."""
     table = slot_table(SHIPPED)
-    for turn in read_turns("embedded:train?num=300&seed=5", "utterance"):
+    for turn in read_examples("embedded:train?num=300&seed=5", "utterance"):
         assert turn.parse is not None
         slotted = to_slots(turn.parse, turn.utterance, table.kinds)
         assert is_valid(slotted.tree)

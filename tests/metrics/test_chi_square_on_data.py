@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from datamodules.tables import read_turns
+from datamodules.reading.examples import read_examples
 from doppel.metrics.type_counts import chi_square_distance, count_function_types
 
 
@@ -16,7 +16,7 @@ def test_chi_square_of_random_halves_is_that_of_the_paper(data_folder: Path) -> 
     trees = [
         turn.parse
         for part in ("train", "valid")
-        for turn in read_turns(
+        for turn in read_examples(
             str(data_folder / "smcalflow" / f"{part}.dataflow_dialogues.jsonl.zip"), unit="utterance"
         )
     ]

@@ -8,13 +8,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from datamodules.tables import read_turns
+from datamodules.reading.examples import read_examples
 from doppel.metrics.fluency import LanguageModel
 from doppel.metrics.judged import fluency_metrics, outliers
 from doppel.models import ModelError
 
 TEXTS = ["yes", "book a meeting with anna at nine", "", "what is the weather on tuesday", "book a room"]
-PEOPLE = [turn.utterance for turn in read_turns("embedded:test?num=600&seed=9", "utterance")]
+PEOPLE = [turn.utterance for turn in read_examples("embedded:test?num=600&seed=9", "utterance")]
 
 
 def test_losses_and_features_are_those_of_each_text_alone(tiny_model: str) -> None:

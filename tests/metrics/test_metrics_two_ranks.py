@@ -62,6 +62,7 @@ def worker(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.slow
 @pytest.mark.ddp
 def test_two_ranks_equal_one(tmp_path: Path) -> None:
     mp.spawn(worker, args=(str(tmp_path),), nprocs=2)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datamodules.tables import read_turns
+from datamodules.reading.examples import read_examples
 from doppel.metrics import (
     PARSER_KEYS,
     SMCALFLOW_APIS,
@@ -191,7 +191,8 @@ def test_the_collection_has_prefixed_names() -> None:
 def test_facts_of_smcalflow(data_folder: Path) -> None:
     """Shares measured on all 14,751 turns hold on the part at hand, within three standard errors."""
     trees = [
-        t.parse for t in read_turns(str(data_folder / "smcalflow" / "valid.dataflow_dialogues.jsonl.zip"), "utterance")
+        t.parse
+        for t in read_examples(str(data_folder / "smcalflow" / "valid.dataflow_dialogues.jsonl.zip"), "utterance")
     ]
     gold = [tree for tree in trees if tree is not None]
 

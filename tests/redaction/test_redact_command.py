@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import cli
-from datamodules.tables import read_turns
+from datamodules.reading.examples import read_examples
 from doppel.redaction.mask import MASK
 
 PLACES = {"sensitive": "doctor", "safe": "table"}
@@ -53,7 +53,7 @@ def test_rows_keep_their_other_columns_and_can_be_read_by_run(tables: Path, form
     assert redact(tables, form, "--level", "0.1", "--patterns", "email") == 0
     for name, place in PLACES.items():
         counts = told(tables)[name]
-        turns = read_turns(str(tables / "out" / f"{name}.{form}"), "utterance")
+        turns = read_examples(str(tables / "out" / f"{name}.{form}"), "utterance")
         assert len(turns) == counts["rows"] and counts["rows"] + counts["held_out"] == 200
         assert 20 <= counts["held_out"] <= 60  # a share of .2
         for turn in turns:
@@ -89,7 +89,7 @@ def test_at_level_one_all_rows_say_the_same_and_the_attack_is_at_chance(
 ) -> None:
     assert redact(tables, "csv", "--level", "1", "--patterns", "email", "--pseudonyms") == 0
     files = [word for name in PLACES for word in (f"--{name}", str(tables / "out" / f"{name}.csv"))]
-    assert {turn.utterance for path in files[1::2] for turn in read_turns(path, "utterance")} == {MASK}
+    assert {turn.utterance for path in files[1::2] for turn in read_examples(path, "utterance")} == {MASK}
     capsys.readouterr()
     assert cli.main(["attack", *files, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["attack"]["accuracy"] == 0.5
@@ -127,7 +127,7 @@ def test_dialogues_keep_nothing_else_that_may_repeat_the_words(tmp_path: Path) -
     assert redact(tmp_path, "jsonl", "--level", "0", "--words", str(words)) == 0
     text = (tmp_path / "out" / "sensitive.jsonl").read_text()
     assert "doctor" not in text and text.count("dialogue_id") == 3
-    turns = read_turns(str(tmp_path / "out" / "sensitive.jsonl"), "dialogue")
+    turns = read_examples(str(tmp_path / "out" / "sensitive.jsonl"), "dialogue")
     assert [(turn.utterance, turn.parse, turn.unit, turn.label) for turn in turns][:1] == [
         (f"book a {MASK}", f'(Book "{MASK}")', "d0", "x")
     ]

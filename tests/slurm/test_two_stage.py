@@ -14,9 +14,9 @@ import yaml
 
 from commands.run.closing import tell_result
 from commands.run.experiment import load
+from commands.run.launch import begin
 from commands.run.recipes import steps_of
 from commands.run.slurm import load_site
-from commands.run.work import begin
 from commands.runs.manifest import lay_out
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
@@ -47,6 +47,7 @@ def experiment(tmp_path_factory: pytest.TempPathFactory, tiny_model: str) -> Pat
     )
 
 
+@pytest.mark.slow
 def test_a_run_writes_samples_ledger_and_report_and_is_not_run_twice(
     experiment: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,6 +27,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_what_is_measured_is_written_once(folder: Path, capsys: pytest.CaptureFixture) -> None:
     out = folder / "redaction.csv"
     words = [

@@ -35,7 +35,8 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         metrics = {"mauve_minilm": 0.5, "word_overlap": 0.3, "human_mauve_minilm": 0.9}
         (folder / "report.json").write_text(json.dumps({"num_samples": 9, "metrics": {system: metrics}}))
         if system == "evolution":
-            (folder / "synthetic_evolution.jsonl.evolution.json").write_text('{"spent_calls": 27}')
+            (folder / system).mkdir()
+            (folder / system / "samples.jsonl.evolution.json").write_text('{"spent_calls": 27}')
         return SimpleNamespace(returncode=0)
 
     monkeypatch.setattr(evolution, "subprocess", SimpleNamespace(run=run))

@@ -16,8 +16,8 @@ from private_training import data_module, fit, privacy, weights
 
 import cli
 from callbacks.row_independence import check_row_independence
-from datamodules.batch import LogicalBatch, MicroBatch
-from datamodules.turn import Turn
+from datamodules.batches.batch import LogicalBatch, MicroBatch
+from datamodules.reading.example import Example
 from doppel.errors import UserError
 from doppel.privacy import check
 from doppel.privacy.clipping import PerSampleClipper
@@ -44,10 +44,10 @@ def small(public: str, **kwargs: Any) -> NextWordLSTM:
 
 
 def test_words_are_those_of_the_public_text_and_others_are_unknown(public: str) -> None:
-    codec = small(public, num_words=1000).codec
-    assert len(codec.tokenizer) == len(SPECIAL) + 1 + len({"".join(w for w in word) for word in _words(TEXT)})
-    ids = codec.encode(Turn("Lunch with Zebediah [MASK]?", None, "")).input_ids
-    known = codec.tokenizer.convert_ids_to_tokens(ids)
+    text_format = small(public, num_words=1000).text_format
+    assert len(text_format.tokenizer) == len(SPECIAL) + 1 + len({"".join(w for w in word) for word in _words(TEXT)})
+    ids = text_format.encode(Example("Lunch with Zebediah [MASK]?", None, "")).input_ids
+    known = text_format.tokenizer.convert_ids_to_tokens(ids)
     assert known == ["<bos>", "lunch", "<unk>", "<unk>", "[MASK]", "?", "<eos>"]
     frequent = word_tokenizer(public, 2).get_vocab().keys() - {*SPECIAL.values(), "[MASK]"}
     assert "lunch" in frequent and len(frequent) == 2
@@ -71,7 +71,9 @@ def test_rows_are_independent_and_the_check_of_rows_is_passed(public: str) -> No
     assert check_row_independence(model) is None
     alone, beside = model.eval().probe()
     assert torch.allclose(model.losses(alone)[0], model.losses(beside)[1])
-    assert torch.allclose(model.losses(alone)[0].exp(), torch.tensor(len(model.codec.tokenizer)) ** (7 / 16), rtol=0.1)
+    assert torch.allclose(
+        model.losses(alone)[0].exp(), torch.tensor(len(model.text_format.tokenizer)) ** (7 / 16), rtol=0.1
+    )
 
 
 def test_a_loss_that_the_longest_row_divides_is_refused(public: str) -> None:
@@ -199,6 +201,7 @@ def test_an_empty_batch_has_a_loss_too(public: str) -> None:
         small(public, anneal=0.5)
 
 
+@pytest.mark.slow
 def test_it_is_fitted_by_the_command_line(
     tmp_path: Path, public: str, corpus: str, monkeypatch: pytest.MonkeyPatch, said: list[str]
 ) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,15 @@ import pytest
 from commands.quality.frame import read_csv
 from studies.redaction import __main__ as tasks
 from studies.redaction import next_word
+
+
+@pytest.fixture(autouse=True)
+def log_level() -> Iterator[None]:
+    """That of Lightning, which the task sets, is as before for later tests."""
+    logger = logging.getLogger("lightning.pytorch")
+    level = logger.level
+    yield
+    logger.setLevel(level)
 
 
 @pytest.mark.slow

@@ -12,8 +12,8 @@ import yaml
 
 from commands.quality.frame import read_csv
 from commands.run.experiment import load, shipped
-from datamodules.redaction import Redaction
-from datamodules.turn import Turn
+from datamodules.guards.redaction import Redaction
+from datamodules.reading.example import Example
 from doppel.files import read_json_lines, write_json_lines
 from studies.redaction import replay
 
@@ -29,10 +29,12 @@ def repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]
         told = (word.split("=", 1) for word in words[words.index("--set") + 1 :])
         changes = {name: yaml.safe_load(value) for name, value in told}
         experiment = load(shipped("own-data"), {"systems": ["one_stage"], **changes})
-        turns = [Turn(row["text"], None, row["unit"]) for _, row in read_json_lines(Path(changes["data.train_path"]))]
+        turns = [
+            Example(row["text"], None, row["unit"]) for _, row in read_json_lines(Path(changes["data.train_path"]))
+        ]
         if experiment.redact is not None:
             turns = Redaction.from_config(experiment.redact).apply(turns)  # type: ignore[union-attr]
-        samples = Path(words[2]) / "synthetic_one_stage.jsonl"
+        samples = Path(words[2]) / "one_stage" / "samples.jsonl"
         samples.parent.mkdir(parents=True, exist_ok=True)
         write_json_lines(samples, ({"utterance": turn.utterance} for turn in turns))
         return SimpleNamespace(returncode=0)

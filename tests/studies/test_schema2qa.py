@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
 
-from datamodules.tables import read_turns
+from datamodules.reading.examples import read_examples
 from studies.structural_sampling import schema2qa_pool
 from studies.structural_sampling.__main__ import main
 from studies.structural_sampling.programs import abstract_query, template
@@ -101,7 +101,7 @@ def test_a_pool_has_distinct_rows_that_a_parser_can_learn(tmp_path: Path, capsys
         rows = list(csv.reader(file, delimiter="\t"))
     assert len(rows) == len({(row[1], row[2]) for row in rows}) == len({row[0] for row in rows}) == 500
     assert main(["lispress", str(out), "--out", str(tmp_path / "rows.jsonl")]) == 0
-    turns = read_turns(str(tmp_path / "rows.jsonl"), "utterance", needs=["parse", "label"])
+    turns = read_examples(str(tmp_path / "rows.jsonl"), "utterance", needs=["parse", "label"])
     assert [turn.utterance for turn in turns] == [row[1] for row in rows]
     fewer = tmp_path / "fewer.tsv"
     assert main(["pool", "--num", "100", "--out", str(fewer)]) == 0

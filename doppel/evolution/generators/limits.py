@@ -15,17 +15,17 @@ class Limits:
     """How a server is asked, and where it ends. What was answered counts also after an interruption.
 
     Args:
-        max_calls: Calls in all, those that failed included; null: no limit.
-        max_tokens: Tokens of questions and answers in all, as the server counts them; null: no limit.
-        max_money: What all calls may cost, in the currency of the prices; null: no limit.
-        price_in: Of a million tokens of questions.
-        price_out: Of a million tokens of answers.
-        concurrency: Calls at a time.
-        per_minute: Calls that begin in a minute; null: no limit.
-        timeout: Seconds until a call without an answer has failed.
-        retries: Further calls for a question after one failed (429, 5xx, no or a torn answer), each after twice the
-            wait; then the question stays without an answer.
-        max_failures: Questions in a row without an answer after which the run stops.
+        max_calls: Calls in total, failed ones included; null: no limit.
+        max_tokens: Tokens of prompts and answers in total, as the server counts them; null: no limit.
+        max_money: Cost of all calls, in the currency of the prices; null: no limit.
+        price_in: Price of a million prompt tokens.
+        price_out: Price of a million answer tokens.
+        concurrency: Concurrent calls.
+        per_minute: Calls started per minute; null: no limit.
+        timeout: Seconds after which a call without an answer has failed.
+        retries: Retries of a failed call (429, 5xx, no or a torn answer), each after twice the wait; then the prompt
+            stays unanswered.
+        max_failures: Consecutive unanswered prompts after which the run stops.
     """
 
     max_calls: int | None = None

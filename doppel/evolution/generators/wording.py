@@ -58,15 +58,14 @@ class Question:
 
 @dataclass(frozen=True)
 class Wording:
-    """How a model is asked. All of it is public.
+    """Prompts of a generator; all of it is public.
 
     Args:
-        random: For a text. ``{about}`` is its label and attributes in brackets, or nothing, ``{style}`` one of
-            ``styles``, ``{examples}`` public texts that are like it, a line each under a heading, or nothing.
-        vary: For a text like a candidate, ``{text}``, which may have the others too. ``{begin}`` in place of it, at the
-            end, stands for the first words of the candidate, which the model goes on from: for a model that cannot be
-            told what to do.
-        styles: Sentences of which each question has one, by chance.
+        random: Prompt for a text. ``{about}`` is its label and attributes in brackets, or nothing; ``{style}`` one of
+            ``styles``; ``{examples}`` similar public texts, one per line under a heading, or nothing.
+        vary: Prompt for a variation of a candidate, ``{text}``; may use the others too. ``{begin}`` instead, at the
+            end, is the first words of the candidate, for models that only continue text.
+        styles: Sentences, of which each prompt gets a random one.
     """
 
     random: str = (
@@ -88,7 +87,7 @@ class Wording:
                         f"{', '.join(f'{{{one}}}' for one in sorted(known))}"
                     )
         if "{begin}" in self.vary and not self.vary.endswith("{begin}"):
-            raise UserError("evolution.wording.vary has {begin}, which the model goes on from: put it at the end")
+            raise UserError("evolution.wording.vary has {begin}, which the model continues: put it at the end")
 
     def ask(self, prompt: Prompt, parent: Candidate | None = None, examples: Sequence[str] = ()) -> Question:
         """The question for a text, or for one like a candidate, which may show some examples."""

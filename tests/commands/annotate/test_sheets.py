@@ -12,7 +12,7 @@ import torch
 
 import cli
 from commands.annotate.sheets import COLUMNS, in_order
-from datamodules.tables import read_turns
+from datamodules.reading.examples import read_examples
 from doppel.parsing.vocabulary import ActionVocabulary
 from lightning_modules.parsing.action_decoder import DecoderArguments
 from lightning_modules.parsing.source_encoder import EncoderArguments
@@ -107,7 +107,7 @@ def test_corrections_come_back_as_rows_to_train_on(
     capsys.readouterr()
     assert run("choose", "--from-sheet", sheet, "--out", out) == 0
     assert capsys.readouterr().out.startswith("1 ok, 2 corrected, 1 drop, 0 skipped, 1 not looked at; 3 rows")
-    found = [(turn.utterance, turn.parse) for turn in read_turns(str(out), "utterance", needs=["parse"])]
+    found = [(turn.utterance, turn.parse) for turn in read_examples(str(out), "utterance", needs=["parse"])]
     assert found == [("meet Bo", '(Meet "Bo")'), (ROWS[2][0], "(Snow)"), ("meet Ana", '(Meet (Named "Ana"))')]
 
 
@@ -150,7 +150,7 @@ def test_rows_without_trees_need_a_parser_which_says_how_sure_it_is(
         encoder=EncoderArguments(name="small", num_layers=1),
         decoder=DecoderArguments(size=32, num_heads=2, num_layers=2, feedforward_size=32),
     )
-    parser.build(ActionVocabulary.build([turn.parse for turn in read_turns(corpus, "utterance") if turn.parse]))
+    parser.build(ActionVocabulary.build([turn.parse for turn in read_examples(corpus, "utterance") if turn.parse]))
     checkpoint = {"state_dict": dict(parser.state_dict())}
     parser.on_save_checkpoint(checkpoint)
     torch.save(checkpoint, tmp_path / "last.ckpt")

@@ -15,9 +15,9 @@ from tiny_model import PAIRS
 import cli
 from commands.data import fill as fill_module
 from commands.quality.attributes import Side, attribute_metrics
-from datamodules.attribute_codes import check_schema
-from datamodules.columns import Columns
-from datamodules.tables import read_turns
+from datamodules.reading.attribute_codes import check_schema
+from datamodules.reading.columns import Columns
+from datamodules.reading.examples import read_examples
 from doppel.errors import DataError
 
 TEXTS = [f"{text} {number}" for number in range(4) for text, _ in PAIRS]
@@ -110,12 +110,12 @@ def test_metadata_and_trainings_read_what_was_filled_and_nothing_less(
     assert cli.main(["metadata", str(folder / "private.jsonl"), *words]) == 2
     assert "python cli.py fill" in capsys.readouterr().err and not list((folder / "rows").glob("rows.csv*"))
     with pytest.raises(DataError, match=r"no row has a column 'mood'.*python cli.py fill"):
-        read_turns(str(folder / "private.jsonl"), "utterance", columns=columns)
+        read_examples(str(folder / "private.jsonl"), "utterance", columns=columns)
     assert call(folder) == 0
     assert cli.main(["metadata", str(folder / "filled.jsonl"), *words]) == 0
     rows = list(csv.DictReader((folder / "rows" / "rows.csv").open()))
     assert len(rows) == 9 and {row["mood"] for row in rows} <= {"calm", "in a hurry", "other"}
-    turns = read_turns(str(folder / "filled.jsonl"), "utterance", columns=columns)
+    turns = read_examples(str(folder / "filled.jsonl"), "utterance", columns=columns)
     moods = [row["mood"] for row in lines(folder / "filled.jsonl")]
     assert [str(turn.label).split(" | ")[0] for turn in turns] == [f"Mood: {mood}" for mood in moods]
 

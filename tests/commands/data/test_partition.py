@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 
 from cli import main
 from commands.data.partition import By, split
-from datamodules.tables import read_turns
-from datamodules.turn import Turn
+from datamodules.reading.example import Example
+from datamodules.reading.examples import read_examples
 from doppel.errors import DataError
 from doppel.lispress import uses_function
 
 TREES = ["(Yield (Weather))", "(Yield (EventOnDate (Today)))", "(EventOnDateTime (Today))", "(Yield (Find))", "(Ok)"]
 
 
-def corpus(num: int, turns_per_dialogue: int = 3) -> list[Turn]:
+def corpus(num: int, turns_per_dialogue: int = 3) -> list[Example]:
     """Turns that differ from each other, with every tree in turn."""
-    return [Turn(f"say {i}", TREES[i % len(TREES)], f"dialogue-{i // turns_per_dialogue}") for i in range(num)]
+    return [Example(f"say {i}", TREES[i % len(TREES)], f"dialogue-{i // turns_per_dialogue}") for i in range(num)]
 
 
 @settings(max_examples=60, deadline=None)
@@ -68,7 +68,7 @@ def test_a_seed_gives_one_split_and_another_seed_another(by: By) -> None:
 
 def test_the_split_does_not_look_at_utterances_and_a_larger_share_holds_a_smaller_one() -> None:
     train, test = corpus(200), corpus(50)
-    renamed = [Turn(turn.utterance[::-1], turn.parse, turn.unit) for turn in train]
+    renamed = [Example(turn.utterance[::-1], turn.parse, turn.unit) for turn in train]
     first = split(train, test, missing="Weather", public_share=0.1)
     assert [t.utterance[::-1] for t in split(renamed, test, missing="Weather").private] == [
         t.utterance for t in first.private
@@ -107,7 +107,7 @@ def test_the_command_writes_private_turns_without_trees(tmp_path: Path, capsys: 
         path = tmp_path / "out" / f"{name}.jsonl"
         assert path.read_bytes() == (tmp_path / "told" / f"{name}.jsonl").read_bytes()
         assert path.stat().st_mode & 0o077 == 0
-        read_turns(str(path), "dialogue")
+        read_examples(str(path), "dialogue")
 
 
 @pytest.mark.parametrize(
@@ -132,13 +132,13 @@ def test_what_cannot_be_split_is_explained(
 
 def test_turns_without_trees_are_told(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="tree"):
-        split([Turn("hello", None, str(i)) for i in range(40)], None, missing="Weather")
+        split([Example("hello", None, str(i)) for i in range(40)], None, missing="Weather")
 
 
 def test_shares_of_smcalflow_are_the_papers(data_folder: Path) -> None:
     """Mireshghallah et al., 2023, section 5.4: 3.2 % of turns have WeatherQueryApi, 10.8 % EventOnDate*."""
     path = data_folder / "smcalflow" / "train.dataflow_dialogues.jsonl.zip"
-    turns = read_turns(str(path), "utterance")
+    turns = read_examples(str(path), "utterance")
     for missing, share in (("WeatherQueryApi", 0.033), ("EventOnDate*", 0.107)):
         parts = split(turns, None, missing=missing)
         assert len(parts.private) == pytest.approx(0.8 * len(turns), rel=0.01)

@@ -9,7 +9,7 @@ import pytest
 
 import cli
 from commands.data.public_trees import public_trees
-from datamodules.columns import Columns
+from datamodules.reading.columns import Columns
 from doppel.lispress import is_valid
 from doppel.lispress.tree_names import read_tree_names
 

@@ -12,7 +12,7 @@ from commands.page.asked import Sample, ask
 from commands.page.names import Names, read_names
 from commands.page.supported import read_supported
 from commands.run.experiment import EXPERIMENTS, load
-from datamodules.tables import read_turns
+from datamodules.reading.examples import read_examples
 from doppel.errors import UserError
 from doppel.grammar import generate
 
@@ -41,7 +41,7 @@ def test_every_function_of_the_grammar_is_named(names: Names) -> None:
 @pytest.mark.skipif("DOPPEL_DATA" not in os.environ, reason="DOPPEL_DATA is not set: no public turns to count")
 def test_every_common_function_of_smcalflow_is_named(names: Names) -> None:
     path = Path(os.environ["DOPPEL_DATA"], "smcalflow", "valid.dataflow_dialogues.jsonl.zip")
-    turns = list(read_turns(str(path), "utterance"))
+    turns = list(read_examples(str(path), "utterance"))
     counts = Counter(name for turn in turns for name in Sample("", turn.parse).names)
     common = {name for name, count in counts.items() if count >= 3 * COMMON * len(turns)}  # of a part of the turns
     assert len(common) > 100 and not {n for n in common if n not in names.words and not names.is_plumbing(n)}

@@ -15,11 +15,11 @@ import torch
 import cli
 from commands.privacy import audit_trainer
 from commands.privacy.extraction import extraction_report
-from datamodules.canaries import Canary, audit_turns, first_units, make_turns
-from datamodules.codec import Codec
-from datamodules.encoded_turns import encode_turns
-from datamodules.tables import read_turns
-from datamodules.turn import Turn
+from datamodules.batches.encoded import encode_examples
+from datamodules.guards.canaries import Canary, audit_turns, first_units, make_examples
+from datamodules.reading.example import Example
+from datamodules.reading.examples import read_examples
+from datamodules.text_format import TextFormat
 from doppel.grammar.slot_table import SHIPPED, slot_table
 from doppel.lispress import is_valid
 from doppel.lispress.slots import to_slots
@@ -61,8 +61,8 @@ def _own_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def codec(tiny_model: str) -> Codec:
-    return Codec(load_tokenizer(tiny_model), None, "utterance", max_length=96)
+def text_format(tiny_model: str) -> TextFormat:
+    return TextFormat(load_tokenizer(tiny_model), None, "utterance", max_length=96)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -88,10 +88,10 @@ def test_an_audit_writes_a_report_of_its_own_run(
         assert stat.S_IMODE((folder / name).stat().st_mode) == 0o600, name
 
     coins = [json.loads(line) for line in (folder / "canaries.jsonl").read_bytes().splitlines()]
-    trained = {turn.utterance for turn in read_turns(str(folder / "train.jsonl"), "utterance")}
+    trained = {turn.utterance for turn in read_examples(str(folder / "train.jsonl"), "utterance")}
     assert {c["utterance"] in trained for c in coins if c["included"]} <= {True}
     assert {c["utterance"] in trained for c in coins if not c["included"]} <= {False}
-    assert {turn.utterance for turn in read_turns(corpus, "utterance")} < trained
+    assert {turn.utterance for turn in read_examples(corpus, "utterance")} < trained
 
 
 @pytest.mark.slow
@@ -188,49 +188,51 @@ def test_an_audit_without_a_folder_is_a_one_line_error(
 
 
 # ------------------------------------------------------------------------------------------------- canaries
-def canaries_of(turns: list[Turn], coins: list[bool]) -> list[Canary]:
+def canaries_of(turns: list[Example], coins: list[bool]) -> list[Canary]:
     return [Canary(turn, coin, 0.0) for turn, coin in zip(turns, coins, strict=True)]
 
 
 def test_made_up_canaries_have_the_fields_of_the_data_and_share_no_word_with_their_tree() -> None:
-    data = [Turn("hello", "(Yield (Today))", "0", "weather"), Turn("bye", None, "1", "social")]
-    turns = make_turns(50, data, random.Random(0))
+    data = [Example("hello", "(Yield (Today))", "0", "weather"), Example("bye", None, "1", "social")]
+    turns = make_examples(50, data, random.Random(0))
     assert len({turn.utterance for turn in turns}) == 50
     for turn in turns:
         assert turn.parse is not None and is_valid(turn.parse)
         assert to_slots(turn.parse, turn.utterance, slot_table(SHIPPED).kinds).tree == turn.parse
         assert not set(turn.utterance.split()) & set(turn.parse.split('"')[1].split())
         assert turn.label in ("weather", "social")
-    bare = make_turns(1, [Turn("hello", None, "0")], random.Random(0))[0]
+    bare = make_examples(1, [Example("hello", None, "0")], random.Random(0))[0]
     assert bare.parse is None and bare.label is None
 
 
 @pytest.mark.parametrize("target", ["utterance", "parse"])
-def test_coins_change_contents_alone_and_an_absent_canary_contributes_zero(codec: Codec, target: Any) -> None:
-    codec = Codec(codec.tokenizer, None, target, codec.max_length)
-    data = [Turn("hello there", "(Yield (Today))", f"canary-{i}") for i in range(3)]
-    turns = make_turns(10, data, random.Random(0))
-    heads, tails = (audit_turns(data, canaries_of(turns, [coin] * 10), codec) for coin in (True, False))
+def test_coins_change_contents_alone_and_an_absent_canary_contributes_zero(
+    text_format: TextFormat, target: Any
+) -> None:
+    text_format = TextFormat(text_format.tokenizer, None, target, text_format.max_length)
+    data = [Example("hello there", "(Yield (Today))", f"canary-{i}") for i in range(3)]
+    turns = make_examples(10, data, random.Random(0))
+    heads, tails = (audit_turns(data, canaries_of(turns, [coin] * 10), text_format) for coin in (True, False))
     assert [turn.unit for turn in heads] == [turn.unit for turn in tails]
     assert len({turn.unit for turn in heads}) == 13
-    assert encode_turns(heads, codec).num_over_long == 0
-    encoded = encode_turns(tails, codec)
+    assert encode_examples(heads, text_format).num_over_long == 0
+    encoded = encode_examples(tails, text_format)
     assert encoded.num_over_long == 10
     assert all(encoded.num_prompt[row] == encoded.lengths[row] for row in range(3, 13))  # nothing carries a loss
 
 
 def test_a_limit_keeps_the_first_units_whole() -> None:
-    turns = [Turn(str(i), None, unit) for i, unit in enumerate("abacb")]
+    turns = [Example(str(i), None, unit) for i, unit in enumerate("abacb")]
     assert [turn.utterance for turn in first_units(turns, 2)] == ["0", "1", "2", "4"]
     assert first_units(turns, None) == turns
 
 
 # ----------------------------------------------------------------------------------------------- extraction
-def test_extraction_tells_canaries_control_and_training_text_apart(codec: Codec) -> None:
+def test_extraction_tells_canaries_control_and_training_text_apart(text_format: TextFormat) -> None:
     texts = ["one two three four five six", "seven eight nine ten eleven twelve", "yes"]
-    canaries = canaries_of([Turn(text, None, "") for text in texts[:2]], [True, False])
+    canaries = canaries_of([Example(text, None, "") for text in texts[:2]], [True, False])
     samples = [{"canary": None, "text": text} for text in ("One two three four five six!", "yes", "no", "maybe")]
-    report = extraction_report(samples, canaries, [Turn(texts[2], None, "0")], codec)
+    report = extraction_report(samples, canaries, [Example(texts[2], None, "0")], text_format)
     shares = report["shares"]
     assert shares["included_canaries"]["exact_copies"] == shares["training_text"]["exact_copies"] == 0.25
     assert shares["included_canaries"]["exact_copies_long"] == 1.0
@@ -240,18 +242,18 @@ def test_extraction_tells_canaries_control_and_training_text_apart(codec: Codec)
     assert "prompted" not in report
 
 
-def test_extraction_compares_prompted_samples_with_their_own_canary(codec: Codec) -> None:
-    codec = Codec(codec.tokenizer, "parse", "utterance", codec.max_length)
-    turns = [Turn("a b c d e f", "(A)", ""), Turn("g h i j k l", "(B)", ""), Turn("m n o p q r", "(C)", "")]
+def test_extraction_compares_prompted_samples_with_their_own_canary(text_format: TextFormat) -> None:
+    text_format = TextFormat(text_format.tokenizer, "parse", "utterance", text_format.max_length)
+    turns = [Example("a b c d e f", "(A)", ""), Example("g h i j k l", "(B)", ""), Example("m n o p q r", "(C)", "")]
     samples = [{"canary": 0, "text": "a b c d e f"}, {"canary": 1, "text": "a b c d e f"}, {"canary": None, "text": ""}]
-    report = extraction_report(samples, canaries_of(turns, [True, True, False]), turns, codec)
+    report = extraction_report(samples, canaries_of(turns, [True, True, False]), turns, text_format)
     assert report["prompted"]["included_canaries"] == {"num_canaries": 2, "exact": 1, "near": 1}
     assert report["prompted"]["excluded_canaries"]["num_canaries"] == 0
 
 
 def test_losses_are_those_of_each_turn(tiny_model: str) -> None:
     model = UtteranceLM(base_model=tiny_model)
-    turns = [Turn(text, None, "") for text in ("yes", "book lunch with Ana", "will it rain in Oslo")]
+    turns = [Example(text, None, "") for text in ("yes", "book lunch with Ana", "will it rain in Oslo")]
     together = audit_trainer.losses(model, turns, torch.device("cpu"))
     alone = torch.cat([audit_trainer.losses(model, [turn], torch.device("cpu")) for turn in turns])
     assert torch.allclose(together, alone, atol=1e-5)

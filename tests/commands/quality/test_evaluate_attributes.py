@@ -14,7 +14,7 @@ import pytest
 import cli
 from commands.privacy import feature_extractors
 from commands.quality.measures import measure
-from datamodules.attribute_codes import AttributeCodes
+from datamodules.reading.attribute_codes import AttributeCodes
 from doppel.metrics.attributes import adherence, jensen_shannon
 from doppel.tables.schema import Column, Schema
 
@@ -95,7 +95,7 @@ def test_a_reference_without_the_columns_and_samples_without_prompts_have_what_c
 
 def test_the_figure_of_one_attribute_is_shown_as_that_of_all() -> None:
     assert measure("attribute_adherence_review_stars").show(0.5) == "50.0 %"
-    assert measure("attribute_adherence_review_stars").label == "adherence, review stars"
+    assert measure("attribute_adherence_review_stars").label == "attribute accuracy, review stars"
     assert measure("attribute_adherence_chance").label == "attribute accuracy, shuffled"
 
 
@@ -126,7 +126,7 @@ def test_samples_teach_what_they_were_written_for_and_others_nothing(tmp_path: P
     assert good["attribute_downstream_kind"] == good["human_attribute_downstream_kind"] == 1.0
     assert 0.6 < good["attribute_downstream_majority_kind"] < 0.8
     assert good["attribute_downstream"] is not None and "attribute_downstream_length" not in good, "words are counted"
-    assert measure("attribute_downstream_majority_kind").label == "commonest value, kind"
+    assert measure("attribute_downstream_majority_kind").label == "majority class, kind"
     assert measure("attribute_downstream_kind").show(0.5) == "50.0 %"
     swapped = [{**row, "label": code(row, {"Food": "Cars", "Cars": "Food"}[row["kind"]])} for row in drawn]
     assert values_of(tmp_path, swapped, reference)["attribute_downstream_kind"] == 0.0

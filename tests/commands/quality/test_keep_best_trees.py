@@ -15,7 +15,7 @@ from commands.quality.keep_best import best, keep_best, record_of
 from commands.run.experiment import load
 from commands.run.recipes import steps_of
 from commands.run.sources import check_files, check_sources, read_sources
-from datamodules.tables import read_turns
+from datamodules.reading.examples import read_examples
 from doppel.console.command import call
 from doppel.errors import UserError
 from doppel.metrics import graph_overlap, names_said
@@ -176,13 +176,14 @@ def test_a_parser_that_saw_the_private_turns_does_not_choose(tmp_path: Path, che
             read_sources(load(file, changes))
 
 
+@pytest.mark.slow
 def test_fluent_texts_come_first_and_the_cap_keeps_the_draw_among_them(
     tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The larger model's place is taken by the shipped base, which knows what people ask of a calendar."""
     base = Path("models/base").resolve()
     monkeypatch.setattr("commands.quality.keep_best.place_of", lambda name: base)
-    people = [turn.utterance for turn in read_turns("embedded:test?num=150&seed=9", "utterance")]
+    people = [turn.utterance for turn in read_examples("embedded:test?num=150&seed=9", "utterance")]
     garbled = [" ".join(f"{word[::-1]}q" for word in text.split()) for text in people]
     prompts = [f"(Prompt (Number{n}))" for n in range(50)]
     lines = []

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import cli
-from datamodules.tables import read_turns
+from datamodules.reading.examples import read_examples
 from doppel.redaction.word_vectors import input_vectors
 
 pytestmark = pytest.mark.filterwarnings("ignore:NOT PRIVATE")
@@ -41,7 +41,7 @@ def test_rows_keep_their_places_and_lose_their_words(
         (4, "intent:call", "u1"), (5, "intent:cancel", "u2"), (0, "none", "u2"),
     ]  # fmt: skip
     assert "zebediah" not in out.read_text().lower() and "quux" not in out.read_text().lower()
-    assert [turn.unit for turn in read_turns(str(out), "user")] == ["u1", "u2"]
+    assert [turn.unit for turn in read_examples(str(out), "user")] == ["u1", "u2"]
     told = capsys.readouterr().out
     card = json.loads((tmp_path / "out.jsonl.card.json").read_text())
     for text in (told, card["statement"]):

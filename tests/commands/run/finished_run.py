@@ -17,8 +17,7 @@ from tiny_model import PAIRS
 
 import cli
 from commands.privacy import feature_extractors
-from commands.run import local
-from commands.run import work as work_module
+from commands.run import execute, launch
 from commands.run.experiment import load
 from commands.run.slurm import load_site
 from commands.runs.manifest import enter
@@ -61,9 +60,9 @@ def write_run(folder: Path, tiny_model: str) -> Path:
     }
     run = folder / "run"
     (folder / "mine.yaml").write_text(yaml.safe_dump(experiment))
-    with mock.patch.object(work_module, "check_sources"):  # which asks for a sentence encoder
-        work = work_module.begin(load(folder / "mine.yaml"), run, load_site(None, {}))
-    work_module.write(work, overwrite=True)
+    with mock.patch.object(launch, "check_sources"):  # which asks for a sentence encoder
+        work = launch.begin(load(folder / "mine.yaml"), run, load_site(None, {}))
+    launch.write(work, overwrite=True)
     for step in work.steps[:-1]:  # the page is made by those who test it
         assert stage_here("", run / ".done" / step.name, ["python", "cli.py", *step.words(run)]) == 0, step.name
     assert cli.main(["verify", str(run)]) == 0
@@ -94,7 +93,7 @@ def embed(texts: Sequence[str], encoder: str, independent: bool = False) -> NDAr
 
 def draw(run: Path, *words: str) -> int:
     """``python cli.py sample RUN WORDS`` in this process."""
-    with mock.patch.object(local, "run_stage", stage_here), mock.patch.dict(os.environ):
+    with mock.patch.object(execute, "run_stage", stage_here), mock.patch.dict(os.environ):
         return cli.main(["sample", str(run), *words])
 
 

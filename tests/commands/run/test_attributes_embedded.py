@@ -14,8 +14,7 @@ from finished_run import stage_here
 
 import cli
 from commands.privacy import attributes as command
-from commands.run import estimate
-from commands.run import work as work_module
+from commands.run import estimate, launch
 from commands.run.experiment import load, shipped
 from commands.run.recipes import steps_of
 from commands.run.slurm import load_site
@@ -49,14 +48,14 @@ def settings(folder: Path, tiny_model: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def started(folder: Path, given: dict[str, Any]) -> work_module.Work:
+def started(folder: Path, given: dict[str, Any]) -> launch.Work:
     (folder / "mine.yaml").write_text(yaml.safe_dump(given))
-    work = work_module.begin(load(folder / "mine.yaml"), folder / "run", load_site(None, {}))
-    work_module.write(work, overwrite=True)
+    work = launch.begin(load(folder / "mine.yaml"), folder / "run", load_site(None, {}))
+    launch.write(work, overwrite=True)
     return work
 
 
-def run(work: work_module.Work, names: list[str]) -> None:
+def run(work: launch.Work, names: list[str]) -> None:
     for step in work.steps:
         if step.name in names:
             mark = work.run / ".done" / step.name
@@ -69,6 +68,7 @@ def short_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Mixture, "fit", lambda model, found, num_units, steps=0: fit(model, found, num_units, 10))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:delta")
 def test_from_the_embedded_grammar_to_a_verified_report(
     tmp_path: Path, tiny_model: str, capsys: pytest.CaptureFixture[str]

@@ -21,7 +21,7 @@ from readers import reader
 
 import cli
 from commands.page.released import read_release
-from commands.run import work as work_module
+from commands.run import launch
 from commands.run.experiment import load
 from commands.run.slurm import load_site
 from commands.runs.run_record import RunRecord
@@ -73,8 +73,8 @@ def write_run(folder: Path, given: dict[str, Any]) -> Path:
     """Every step but the page."""
     (folder / "mine.yaml").write_text(yaml.safe_dump(given))
     run = folder / "run"
-    work = work_module.begin(load(folder / "mine.yaml"), run, load_site(None, {}))
-    work_module.write(work, overwrite=True)
+    work = launch.begin(load(folder / "mine.yaml"), run, load_site(None, {}))
+    launch.write(work, overwrite=True)
     for step in work.steps[:-1]:
         assert stage_here("", run / ".done" / step.name, ["python", "cli.py", *step.words(run)]) == 0, step.name
     return run

@@ -16,14 +16,13 @@ import torch
 from run_folders import end_step
 
 import cli
-from commands.run import advice, estimate
-from commands.run import work as work_module
+from commands.run import estimate, launch
 from commands.run.checks import refuse_to_mix
 from commands.run.closing import next_commands
+from commands.run.execute import run_stage
 from commands.run.experiment import load, save, shipped
-from commands.run.readiness import FEW_STEPS, LARGE_RATE, Readiness, readiness, trainings_of
+from commands.run.forecast import FEW_STEPS, LARGE_RATE, Readiness, readiness, trainings_of
 from commands.run.recipes import steps_of
-from commands.run.run_stage import run_stage
 from commands.run.slurm import load_site
 from commands.run.sources import check_files
 from commands.runs import yaml_files
@@ -276,7 +275,7 @@ def test_votes_that_will_drown_are_told_with_the_clusters_to_give(users: Path, t
         ready = readiness(experiment, system(name), steps_of(experiment, tmp_path), {str(users): 50}, plans=False)
         assert ready is not None and (ready.faint is None) is (told is None)
         if told is not None:
-            assert f"{name}: votes drown: 0.5 a cluster" in str(ready.faint) and told in str(ready.faint)
+            assert f"{name}: votes are below the noise: 0.5 a cluster" in str(ready.faint) and told in str(ready.faint)
 
 
 @pytest.mark.parametrize("name", ["one_stage", "topics", "labels", "two_stage"])
@@ -284,8 +283,8 @@ def test_what_comes_next_names_the_last_model_of_every_kind_of_system(users: Pat
     (tmp_path / "labels.txt").write_text("a\nb\n")
     given = settings(users, systems=[name], labels=str(tmp_path / "labels.txt"), reference="embedded:test?num=50")
     run = tmp_path / "run"
-    with mock.patch.object(work_module, "check_sources"):  # which asks for a sentence encoder
-        work = work_module.begin(load(shipped("own-data"), given), run, load_site(None, {}))
+    with mock.patch.object(launch, "check_sources"):  # which asks for a sentence encoder
+        work = launch.begin(load(shipped("own-data"), given), run, load_site(None, {}))
     model = {"two_stage": "two_stage/parse2utterance", "labels": "labels/labels"}.get(name, f"{name}/one_stage")
     assert [words[0] for words in next_commands(work)] == ["verify", "sample", "export"]
     assert next_commands(work)[-1][1:] == [str(run / model), str(tmp_path / "run-released" / model)]
@@ -342,4 +341,4 @@ def test_operations_a_second_are_those_of_the_product() -> None:
     ],
 )
 def test_a_range_is_told_in_minutes_or_hours(least: float, most: float, told: str) -> None:
-    assert advice._range(least, most) == told
+    assert estimate._range(least, most) == told

@@ -13,7 +13,7 @@ from commands.run.experiment import load, save, shipped
 from commands.run.recipes import steps_of
 from commands.run.sources import check_sources, read_sources
 from commands.run.values import read_values
-from datamodules.columns import Columns
+from datamodules.reading.columns import Columns
 from doppel.console.command import command_parser
 from doppel.errors import DataError, UserError
 

@@ -38,12 +38,12 @@ def test_a_check_tells_votes_beside_noise_and_what_would_show(tmp_path: Path, ca
     given = words(tmp_path, private, "evolution.generator=grammar", "evolution.rounds=10", "epsilon=1")
     assert cli.main([*given, "--check"]) == 0
     *_, warning, ready = capsys.readouterr().out.splitlines()
-    assert "evolution: votes drown: 0.05 on average under noise of 11.8" in warning
+    assert "evolution: votes are below the noise: 0.05 on average under noise of 11.8" in warning
     assert "give evolution.clusters=16, so that clusters" in warning
     assert ready.startswith("ready: evolution, 200 users, σ 11.79") and "4,000 candidates a round" in ready
     assert ready.endswith("at most 31,000 texts are written") and not (tmp_path / "run" / "ledger.jsonl").exists()
     assert cli.main([*given, "evolution.clusters=16", "--check"]) == 0
-    assert "drown" not in capsys.readouterr().out
+    assert "below the noise" not in capsys.readouterr().out
 
 
 @needs_encoder

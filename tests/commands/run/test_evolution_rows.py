@@ -15,7 +15,7 @@ from dp_accounting.pld import PLDAccountant
 
 import cli
 from commands.run.experiment import load, shipped
-from commands.run.outlook import outlook
+from commands.run.forecast import outlook
 from commands.run.recipes import steps_of
 from commands.runs.systems import system
 from doppel.errors import UserError

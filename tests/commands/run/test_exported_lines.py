@@ -14,7 +14,7 @@ import cli
 from commands.lightning.trained_model import trained_model
 from commands.run.experiment import load
 from commands.runs.stage_config import StageConfig
-from datamodules.codec import Codec
+from datamodules.text_format import TextFormat
 from doppel.errors import UserError
 from lightning_modules.sampling import SamplingArguments, sample_texts
 
@@ -50,16 +50,19 @@ def test_they_write_what_the_run_writes(run: Path, tmp_path: Path, stage: str, m
     (out / "generation_config.json").write_text(json.dumps({**settings, "top_k": 1}))  # so that chance decides nothing
     trained = trained_model(run / stage / "checkpoints" / "last.ckpt", StageConfig.read(run / stage))
     source, target = STAGES[stage]
-    tokenizer, plain = trained.codec.tokenizer, trained.codec
-    codec = Codec(tokenizer, source, target, 96, plain.linearisation, plain.task_prefix, plain.slots)  # type: ignore[arg-type]
+    tokenizer, plain = trained.text_format.tokenizer, trained.text_format
+    text_format = TextFormat(tokenizer, source, target, 96, plain.linearisation, plain.task_prefix, plain.slots)  # type: ignore[arg-type]
     samples = run / ("two_stage/samples.jsonl" if source == "parse" else "labels/samples.jsonl")
     given = [json.loads(line)[source] for line in samples.read_bytes().splitlines()] if source else [None]
     given += ["(Yield (Today))"] if source == "parse" else []  # where no released tree is of a telling length
-    prompts = {tokenizer.decode(codec.encode_prompt(text)[:-1]): text for text in given}
+    prompts = {tokenizer.decode(text_format.encode_prompt(text)[:-1]): text for text in given}
     (prompt,) = re.findall(r"^folder, prompt = \"released\", (.*)$", lines, flags=re.M)
     source_text = prompts[json.loads(prompt)]
     texts = sample_texts(
-        trained.model, codec, [codec.encode_prompt(source_text)], SamplingArguments(top_k=1, max_new_tokens=8)
+        trained.model,
+        text_format,
+        [text_format.encode_prompt(source_text)],
+        SamplingArguments(top_k=1, max_new_tokens=8),
     )
     assert [text.strip() for text in written(lines)] == [texts[0].text.strip()] * 5
 
@@ -86,4 +89,4 @@ def test_a_base_that_was_named_from_the_checkout_is_found_from_elsewhere(
     with pytest.raises(UserError, match="cannot load"):
         trained_model(checkpoint, config)
     monkeypatch.setattr("commands.lightning.trained_model.ROOT", base.parent)
-    assert trained_model(checkpoint, config).codec.tokenizer.is_fast
+    assert trained_model(checkpoint, config).text_format.tokenizer.is_fast

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from commands.run import forks
-from commands.run.run_stage import run_stage
+from commands.run.execute import run_stage
 from commands.runs.yaml_files import ROOT
 from doppel.errors import UserError
 
@@ -50,7 +50,7 @@ _RUN = """
 import sys
 from pathlib import Path
 from commands.run import forks
-from commands.run.run_stage import run_stage
+from commands.run.execute import run_stage
 from doppel.console import interrupt
 forks.MODULES = {modules}
 root = Path("{root}")

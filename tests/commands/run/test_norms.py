@@ -138,7 +138,7 @@ def test_trained_weights_take_the_place_of_the_first(
         state = {name: value * 3 for name, value in model.state_dict().items()}
         path = tmp_path / "run" / stage / "checkpoints" / "last.ckpt"
         path.parent.mkdir(parents=True)
-        torch.save({"state_dict": state, "text_format": model.codec.text_format(), "lora": None}, path)
+        torch.save({"state_dict": state, "text_format": model.text_format.compatibility(), "lora": None}, path)
     assert cli.main(["norms", str(experiment), "--run-dir", str(tmp_path / "run")]) == 0
     after = capsys.readouterr().out
     assert after != before and f"at the weights in {tmp_path / 'run'}" in after

@@ -17,12 +17,12 @@ from finished_run import stage_here
 
 import cli
 from commands.privacy.stage_release import read_private
-from commands.run import work as work_module
+from commands.run import launch
 from commands.run.experiment import load, save
 from commands.run.recipes import steps_of
 from commands.run.slurm import load_site
 from commands.run.sources import check_files, read_sources
-from datamodules.redaction import Redaction
+from datamodules.guards.redaction import Redaction
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 from doppel.redaction.mask import MASK
@@ -65,8 +65,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_model: str) -> Itera
     run = folder / "run"
     with mock.patch.dict(os.environ, {"DOPPEL_KEY": str(folder / "site" / "key")}):
         experiment = load(write(folder, settings(folder, tiny_model)))
-        work = work_module.begin(experiment, run, load_site(None, {}))
-        work_module.write(work, overwrite=True)
+        work = launch.begin(experiment, run, load_site(None, {}))
+        launch.write(work, overwrite=True)
         for step in work.steps[:-1]:
             assert stage_here("", run / ".done" / step.name, ["python", "cli.py", *step.words(run)]) == 0, step.name
         yield run

@@ -16,7 +16,7 @@ from page_content import read_html
 from readers import reader
 
 import cli
-from commands.run import local, sample
+from commands.run import execute, sample
 from commands.run.context import Wanted
 from commands.run.experiment import load
 from commands.run.recipes import draw as more_steps
@@ -85,7 +85,7 @@ def test_an_interrupted_draw_goes_on_and_other_words_begin_another(
         return 130 if len(ran) == 2 else stage_here(kind, mark, *rest)  # type: ignore[arg-type]
 
     words = ["sample", str(run), "--num", "5"]
-    with mock.patch.object(local, "run_stage", interrupted), mock.patch.dict(os.environ):
+    with mock.patch.object(execute, "run_stage", interrupted), mock.patch.dict(os.environ):
         assert cli.main(words) == 130
         assert "was interrupted" in capsys.readouterr().err
         trees = (run / "two_stage/draws/2/trees.jsonl").read_bytes()

@@ -16,7 +16,7 @@ from tiny_model import PAIRS
 
 import cli
 from commands.page.released import read_release
-from commands.run import work as work_module
+from commands.run import launch
 from commands.run.experiment import load
 from commands.run.slurm import load_site
 from commands.runs.run_record import RunRecord
@@ -48,9 +48,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_model: str) -> Path:
     (folder / "mine.yaml").write_text(yaml.safe_dump(given))
     run = folder / "run"
     with mock.patch.dict(os.environ, {"DOPPEL_KEY": str(folder / "site" / "key")}):
-        with mock.patch.object(work_module, "check_sources"):  # which asks for a sentence encoder
-            work = work_module.begin(load(folder / "mine.yaml"), run, load_site(None, {}))
-        work_module.write(work, overwrite=True)
+        with mock.patch.object(launch, "check_sources"):  # which asks for a sentence encoder
+            work = launch.begin(load(folder / "mine.yaml"), run, load_site(None, {}))
+        launch.write(work, overwrite=True)
         for step in work.steps[:-1]:
             assert stage_here("", run / ".done" / step.name, ["python", "cli.py", *step.words(run)]) == 0, step.name
     return run

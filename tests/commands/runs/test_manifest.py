@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from run_folders import edit_manifest, end_step
 
-from commands.run.run_stage import run_stage
+from commands.run.execute import run_stage
 from commands.runs.manifest import Manifest, ManifestError, declare
 from commands.runs.steps import File, Step
 
@@ -192,7 +192,7 @@ def test_jobs_that_end_together_are_all_entered(tmp_path: Path) -> None:
     for number in range(6):
         write(tmp_path / f"{number}.jsonl", f"{number}\n")
         declare(Step(f"step{number}", "evaluate", writes=(File(f"{number}.jsonl", "data"),)), tmp_path)
-    words = [sys.executable, "-m", "commands.run.run_stage", "tool"]
+    words = [sys.executable, "-m", "commands.run.execute", "tool"]
     jobs = [subprocess.Popen([*words, str(tmp_path / ".done" / f"step{n}"), "true"], cwd=ROOT) for n in range(6)]
     assert [job.wait(60) for job in jobs] == [0] * 6
     assert len(Manifest.read(tmp_path).files) == 6

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from datamodules.columns import Columns
-from datamodules.redaction import Redaction
-from datamodules.selection import Selection
-from datamodules.sources import content_digest
+from datamodules.guards.redaction import Redaction
+from datamodules.guards.selection import Selection
+from datamodules.reading.columns import Columns
+from datamodules.reading.files import content_digest
 from datamodules.unit_data_module import UnitDataModule
 from doppel.errors import DataError
 from doppel.privacy.fingerprint import keyed_fingerprint

@@ -8,8 +8,8 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from datamodules.columns import Columns
-from datamodules.tables import read_turns
+from datamodules.reading.columns import Columns
+from datamodules.reading.examples import read_examples
 from doppel.errors import DataError
 
 ROW = ("diabetes", "Szczecin", "insulin")
@@ -25,7 +25,7 @@ def test_no_error_quotes_it_though_its_words_could_be_names(tmp_path: Path, name
     else:
         path.write_text(f"{LINES[name]}\n" * 3)
     with pytest.raises(DataError, match="columns: none") as refused:
-        read_turns(str(path), "utterance", columns=columns)
+        read_examples(str(path), "utterance", columns=columns)
     assert str(path) in refused.value.about
     assert not any(word in str(refused.value) for word in ROW)
 
@@ -39,7 +39,7 @@ def test_columns_of_one_name_are_told_by_their_places(tmp_path: Path, header: bo
         table = pyarrow.Table.from_arrays([pyarrow.array(["x"])] * 3, ["diabetes", "no", "diabetes"])
         parquet.write_table(table, path)
     with pytest.raises(DataError, match="columns 1 and 3 have one name") as refused:
-        read_turns(str(path), "utterance")
+        read_examples(str(path), "utterance")
     assert "diabetes" not in str(refused.value)
 
 
@@ -47,7 +47,7 @@ def test_names_that_the_configuration_gives_are_told(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("question,label,mood\nhi,a,b\n")
     with pytest.raises(DataError, match=r"'utterance'.* of its 3 columns: label;") as refused:
-        read_turns(str(path), "utterance")
+        read_examples(str(path), "utterance")
     assert "question" not in str(refused.value)
     with pytest.raises(DataError, match=r"'parse'.* columns: question, label, mood\)"):
-        read_turns(str(path), "utterance", needs=["parse"], columns=Columns(text="question", unit="mood"))
+        read_examples(str(path), "utterance", needs=["parse"], columns=Columns(text="question", unit="mood"))

@@ -12,7 +12,7 @@ from commands.data.public_trees import public_trees
 from commands.run.experiment import load, save, shipped
 from commands.run.recipes import steps_of
 from commands.runs.yaml_files import dump
-from datamodules.codec import Codec
+from datamodules.text_format import TextFormat
 from doppel.errors import UserError
 from doppel.grammar import generate
 from lightning_modules.backbone.base_models import load_tokenizer
@@ -48,12 +48,12 @@ def test_a_private_function_never_reaches_the_grammar(files: tuple[Path, Path], 
     assert cli.main(list(steps[0].words(run))) == 0
     assert str(private) not in steps[0].reads and "Quetzalcoatl" not in (run / "public_trees.jsonl").read_text()
     (sampled,) = (step for step in steps if step.name == "two_stage-sample_parse_tree")
-    codec = Codec(load_tokenizer("models/base"), None, "parse", 256, "raw")
-    constraint = tree_constraint(codec, (sampled.config or {})["model"]["init_args"]["sampling"]["grammar"])
+    text_format = TextFormat(load_tokenizer("models/base"), None, "parse", 256, "raw")
+    constraint = tree_constraint(text_format, (sampled.config or {})["model"]["init_args"]["sampling"]["grammar"])
     assert constraint is not None
 
     def is_written(tree: str) -> bool:
-        state, ids = constraint.start(), codec.tokenize([codec.linearise(tree, "parse")])[0]
+        state, ids = constraint.start(), text_format.tokenize([text_format.linearise(tree, "parse")])[0]
         return bool(state.try_consume_tokens(ids) == len(ids) and state.is_accepting())
 
     assert not is_written(SECRET)

@@ -23,9 +23,9 @@ from commands.page.quality import reference
 from commands.run.experiment import load, shipped
 from commands.run.sources import read_sources
 from commands.runs.run_record import RunRecord
-from datamodules.columns import Columns
-from datamodules.overlap import overlapping
-from datamodules.utterances import plain
+from datamodules.guards.overlap import overlapping
+from datamodules.reading.columns import Columns
+from datamodules.reading.utterances import plain
 from doppel.errors import UserError
 from doppel.grammar import generate
 from lightning_modules.causal_lm import UtteranceLM
@@ -159,8 +159,8 @@ def test_the_published_splits_of_one_source_are_told_from_copies(data_folder: Pa
 
 
 def test_nothing_of_an_utterance_is_the_same_in_another_process(private: str) -> None:
-    words = "import sys; from datamodules.tables import utterances_of as u; "
-    words += "from datamodules.columns import Columns; "
+    words = "import sys; from datamodules.reading.examples import utterances_of as u; "
+    words += "from datamodules.reading.columns import Columns; "
     words += "print(*u(sys.argv[1], Columns(text='said')).long)"
     told = [
         subprocess.run(
@@ -183,7 +183,7 @@ def test_no_metric_of_the_private_file_is_public(name: str, tmp_path: Path, tiny
             if name == "val":
                 fit(tmp_path, model, data, [privacy(tmp_path)])
             else:
-                data.codec = model.codec
+                data.text_format = model.text_format
                 data.setup("test")
         assert not (tmp_path / "ledger.jsonl").exists()  # nothing was spent
 

@@ -20,8 +20,8 @@ import cli
 from callbacks.progress_lines import ProgressLines
 from commands.lightning.cli import DoppelCLI
 from commands.runs.steps import File
-from datamodules.codec import Codec
-from datamodules.encoded_turns import load_encoded
+from datamodules.batches.encoded import load_encoded
+from datamodules.text_format import TextFormat
 from doppel.errors import UserError
 from lightning_modules.sampling import Sample
 from tests.callbacks.tiny_sampling import NUM_SAMPLES, PromptData, TinyModel, sample
@@ -172,7 +172,7 @@ def test_a_bar_counts_batches_of_public_rows_alone(
 def test_nothing_counts_the_rows_that_are_tokenised(
     tiny_model: str, private: Path, terminal: pytest.CaptureFixture[str]
 ) -> None:
-    codec = Codec(AutoTokenizer.from_pretrained(tiny_model), None, "utterance", 96)
-    assert len(load_encoded(str(private), codec, "utterance")) == NUM_ROWS
+    text_format = TextFormat(AutoTokenizer.from_pretrained(tiny_model), None, "utterance", 96)
+    assert len(load_encoded(str(private), text_format, "utterance")) == NUM_ROWS
     told = terminal.readouterr()
     assert not told.out and not told.err

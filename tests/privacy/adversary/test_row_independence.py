@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, Phi3Config
 
 from callbacks.row_independence import check_row_independence
-from datamodules.batch import IGNORE_INDEX, MicroBatch
+from datamodules.batches.batch import IGNORE_INDEX, MicroBatch
 from datamodules.unit_data_module import UnitBatch
 from doppel.errors import UserError
 from doppel.privacy.clipping import PerSampleClipper

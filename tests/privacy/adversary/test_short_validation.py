@@ -11,8 +11,9 @@ from lightning_modules.causal_lm import UtteranceLM
 from lightning_modules.training.strategy import LogicalBatchDDPStrategy
 
 
+@pytest.mark.slow
 @pytest.mark.ddp
-@pytest.mark.parametrize("batch", [65536, pytest.param(64, marks=pytest.mark.slow)])  # one batch; several on each rank
+@pytest.mark.parametrize("batch", [65536, 64])  # one batch; several on each rank
 def test_two_ranks_measure_the_one_batch_of_a_validation_file(
     tmp_path: Path, tiny_model: str, corpus: str, batch: int
 ) -> None:

@@ -17,10 +17,10 @@ from callbacks.differential_privacy import PrivateTrainingError
 from commands.run import estimate
 from commands.run.checks import refuse_to_mix
 from commands.run.experiment import load, shipped
-from datamodules.columns import Columns
-from datamodules.selection import Selection
-from datamodules.tables import read_turns
-from datamodules.turn import Turn
+from datamodules.guards.selection import Selection
+from datamodules.reading.columns import Columns
+from datamodules.reading.example import Example
+from datamodules.reading.examples import read_examples
 from datamodules.unit_data_module import UnitDataModule
 from doppel.errors import DataError, UserError
 from lightning_modules.causal_lm import UtteranceLM
@@ -44,7 +44,7 @@ def test_a_line_more_at_the_front_changes_no_other_line_of_a_kept_share(tmp_path
 
     def kept(name: str, records: list[dict[str, object]]) -> Counter[str]:
         path = write(tmp_path / name, records)
-        return Counter(turn.utterance for turn in selection.apply(read_turns(path, "utterance"), path, "utterance"))
+        return Counter(turn.utterance for turn in selection.apply(read_examples(path, "utterance"), path, "utterance"))
 
     with_it, without = kept("with.jsonl", [{"utterance": "find 3"}, *lines]), kept("without.jsonl", lines)
     assert 100 < without.total() < 220
@@ -52,7 +52,7 @@ def test_a_line_more_at_the_front_changes_no_other_line_of_a_kept_share(tmp_path
 
 
 def test_equal_lines_are_kept_by_coins_of_their_own() -> None:
-    lines = [Turn("yes", None, str(number)) for number in range(400)]
+    lines = [Example("yes", None, str(number)) for number in range(400)]
     assert 140 < len(Selection(keep_share=0.5).apply(lines, "yes.jsonl", "utterance")) < 260
 
 
@@ -69,20 +69,20 @@ def test_two_dialogues_of_one_id_are_refused_by_their_lines_and_not_by_their_nam
         tmp_path / "two.jsonl", [dialogue("ana@x.org", "hi"), dialogue("b", "no"), dialogue("ana@x.org", "yo")]
     )
     with pytest.raises(DataError, match=r"two.jsonl:3: the dialogue_id of line 1 again") as refused:
-        read_turns(path, "dialogue")
+        read_examples(path, "dialogue")
     assert "ana" not in str(refused.value)
 
 
 def test_turns_of_dialogues_of_one_id_are_utterances_of_their_own(tmp_path: Path) -> None:
     path = write(tmp_path / "two.jsonl", [dialogue("a", "hi", "you"), dialogue("a", "no", "you")])
-    assert len({turn.unit for turn in read_turns(path, "utterance")}) == 4
+    assert len({turn.unit for turn in read_examples(path, "utterance")}) == 4
 
 
 @pytest.mark.parametrize("unit", ["dialogue", "user"])
 def test_two_spellings_of_a_name_are_one_person(tmp_path: Path, unit: str) -> None:
     names: list[object] = [NFC, NFD, f" {NFC}\n", 7, "7"]
     path = write(tmp_path / "own.jsonl", [{"utterance": "hi", "unit": name} for name in names])
-    assert [turn.unit for turn in read_turns(path, unit)] == [NFC] * 3 + ["7"] * 2  # type: ignore[arg-type]
+    assert [turn.unit for turn in read_examples(path, unit)] == [NFC] * 3 + ["7"] * 2  # type: ignore[arg-type]
 
 
 def test_two_spellings_of_a_name_are_one_person_in_rows_of_ones_own() -> None:
@@ -94,7 +94,7 @@ def test_two_spellings_of_a_name_are_one_person_in_rows_of_ones_own() -> None:
 def test_a_name_that_names_nobody_is_refused_by_its_line(tmp_path: Path, name: object) -> None:
     path = write(tmp_path / "own.jsonl", [{"utterance": "hi", "unit": "a"}, {"utterance": "hi", "unit": name}])
     with pytest.raises(DataError, match="'unit'") as refused:
-        read_turns(path, "user")
+        read_examples(path, "user")
     assert refused.value.about == f"{path}:2"
 
 
@@ -112,7 +112,7 @@ def test_turns_are_units_of_their_own_whatever_their_ids(dialogues: list[tuple[s
         for record, (_, ids) in zip(records, dialogues, strict=True):
             for turn, index in zip(record["turns"], ids, strict=True):  # type: ignore[call-overload]
                 turn["turn_index"] = index
-        turns = read_turns(write(Path(folder) / "ids.jsonl", records), "utterance")
+        turns = read_examples(write(Path(folder) / "ids.jsonl", records), "utterance")
     assert len({turn.unit for turn in turns}) == len(turns) == sum(len(ids) for _, ids in dialogues)
 
 
@@ -124,25 +124,25 @@ def rows_of(path: Path, people: int, column: str, rows: int = 30) -> str:
 def test_rows_of_one_person_are_no_units_in_silence(tmp_path: Path, column: str) -> None:
     path = rows_of(tmp_path / "own.jsonl", 3, column)
     with pytest.raises(DataError, match="at line 1, and nothing says what is protected") as refused:
-        read_turns(path, None)
+        read_examples(path, None)
     assert refused.value.about == f"{path}:4" and "somebody" not in str(refused.value)
     assert "data.unit=user" in str(refused.value) and "data.unit=utterance" in str(refused.value)
     assert ("data.columns.unit=" in str(refused.value)) == (column != "unit")
-    assert len({turn.unit for turn in read_turns(path, "utterance")}) == 30
-    assert len(read_turns(rows_of(tmp_path / "alone.jsonl", 30, column), None)) == 30
+    assert len({turn.unit for turn in read_examples(path, "utterance")}) == 30
+    assert len(read_examples(rows_of(tmp_path / "alone.jsonl", 30, column), None)) == 30
 
 
 def test_turns_of_one_dialogue_are_no_units_in_silence(tmp_path: Path) -> None:
     path = write(tmp_path / "two.jsonl", [dialogue("ana@x.org", "hi"), dialogue("b", "no", "", "yo")])
     with pytest.raises(DataError, match="data.unit=dialogue") as refused:
-        read_turns(path, None)
+        read_examples(path, None)
     assert refused.value.about == f"{path}:2"
-    assert len(read_turns(write(tmp_path / "one.jsonl", [dialogue("a", "hi", ""), dialogue("b", "no")]), None)) == 2
+    assert len(read_examples(write(tmp_path / "one.jsonl", [dialogue("a", "hi", ""), dialogue("b", "no")]), None)) == 2
 
 
 def test_a_column_that_is_named_for_something_else_names_nobody(tmp_path: Path) -> None:
     path = rows_of(tmp_path / "own.jsonl", 3, "author")
-    assert len(read_turns(path, None, columns=Columns(label="author"))) == 30
+    assert len(read_examples(path, None, columns=Columns(label="author"))) == 30
 
 
 def test_a_training_asks_what_is_protected_before_anything_is_spent(

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, get_args
 
-from datamodules.attribute_codes import AttributeCodes, codes_in, refuse_missing
-from datamodules.columns import Columns, Layout, ReferenceColumns, control_code, listed
-from datamodules.records import Record, head_of, kind, read_records
-from datamodules.sources import embedded_turns, is_embedded, state_of
-from datamodules.turn import Field, Placed, Turn, Unit, unit_name
-from datamodules.utterances import Utterances, noted, remembered
+from datamodules.reading.attribute_codes import AttributeCodes, codes_in, refuse_missing
+from datamodules.reading.columns import Columns, Layout, ReferenceColumns, control_code, listed
+from datamodules.reading.example import Example, Field, Placed, Unit, unit_name
+from datamodules.reading.files import embedded_examples, is_embedded, state_of
+from datamodules.reading.records import Record, head_of, kind, read_records
+from datamodules.reading.utterances import Utterances, noted, remembered
 from doppel.console.collection import no_collection
 from doppel.errors import DataError
 from doppel.files import kind_of
@@ -30,18 +30,19 @@ _IN_DIALOGUES = {"utterance": "original_text", "parse": "lispress", "label": "do
 
 
 @no_collection()
-def read_turns(
+def read_examples(
     path: str, unit: Unit | None, with_trees: bool = True, needs: Sequence[Field] = (), columns: Columns | None = None
-) -> list[Turn]:
+) -> list[Example]:
     """Read all user turns of a file, in order.
 
-    Names of dialogues and users are normalised (:func:`~datamodules.turn.unit_name`). Two dialogues of one id are
+    Names of dialogues and users are normalised (:func:`~datamodules.reading.example.unit_name`). Two dialogues of one
+    id are
     refused: they would be one unit, and adding one of them would change the other's. As utterances their turns are
     units of their own, whatever their names.
 
     Three inputs are known:
 
-    * rows of any form that :func:`~datamodules.records.read_records` knows, with the columns ``utterance`` (or
+    * rows of any form that :func:`~datamodules.reading.records.read_records` knows, with the columns ``utterance`` (or
       ``text``), ``parse``, ``unit`` and ``label``, unless ``columns`` says otherwise; only
       the text is always needed, and ``unit`` wherever the unit is a dialogue or a user;
     * published dialogue lines (SMCalFlow 2.0, TreeDST), one dialogue a line, every user turn including those
@@ -73,17 +74,17 @@ def read_turns(
     Raises:
         DataError: The file is missing, empty or unreadable, or a row of it is; the message says which one.
     """
-    placed = place_turns(path, unit, with_trees, needs, columns)
+    placed = place_examples(path, unit, with_trees, needs, columns)
     turns = [row.turn for row in placed if row.turn is not None]
     if not turns:
         raise DataError(f"{path} holds no user turn: give a file with at least one")
     return _told_apart(turns) if unit in (None, "utterance") else turns
 
 
-def place_turns(
+def place_examples(
     path: str, unit: Unit | None, with_trees: bool = True, needs: Sequence[Field] = (), columns: Columns | None = None
 ) -> Iterator[Placed]:
-    """The turns of a file with their places, and the places of rows without text; as :func:`read_turns` reads them.
+    """The turns of a file with their places, and the places of rows without text; as :func:`read_examples` reads them.
 
     Whoever has read them all has paid for :func:`utterances_of` the same path, which then opens nothing.
     """
@@ -92,29 +93,29 @@ def place_turns(
     columns = columns or Columns()
     if is_embedded(path):
         codes = codes_in(columns, ())
-        turns = (_with_attributes(turn, codes, path) for turn in embedded_turns(path, unit or "utterance"))
+        turns = (_with_attributes(turn, codes, path) for turn in embedded_examples(path, unit or "utterance"))
         if codes is not None:
             refuse_missing(codes, (), columns, path)
         return (Placed(path, turn) for turn in turns)
-    return noted(_file_turns(path, unit, with_trees, needs, columns), (state_of(path), columns.key))
+    return noted(_file_examples(path, unit, with_trees, needs, columns), (state_of(path), columns.key))
 
 
 def utterances_of(path: str, columns: Columns | None = None) -> Utterances:
     """The distinct utterances of a file, which is opened only if this process has not read it as it is now.
 
     Raises:
-        DataError: As for :func:`read_turns`.
+        DataError: As for :func:`read_examples`.
     """
     key = state_of(path), (columns or Columns()).key
     if remembered(key) is None:
-        for _ in place_turns(path, "utterance", with_trees=False, columns=columns):
+        for _ in place_examples(path, "utterance", with_trees=False, columns=columns):
             pass
     found = remembered(key)
     assert found is not None
     return found
 
 
-def _told_apart(turns: list[Turn]) -> list[Turn]:
+def _told_apart(turns: list[Example]) -> list[Example]:
     """Turns as units of their own: a name that came before gets its place, and more until nobody is called so.
 
     Formal guarantees:
@@ -132,7 +133,7 @@ def _told_apart(turns: list[Turn]) -> list[Turn]:
     return turns
 
 
-def _file_turns(
+def _file_examples(
     path: str, unit: Unit | None, with_trees: bool, needs: Sequence[Field], columns: Columns
 ) -> Iterator[Placed]:
     """Rows and dialogues of a file as turns, with their places."""
@@ -155,7 +156,7 @@ class _Reader:
 
     Args:
         path: The file, for errors.
-        unit: As for :func:`read_turns`; likewise ``with_trees`` and ``needs``.
+        unit: As for :func:`read_examples`; likewise ``with_trees`` and ``needs``.
         columns: What the columns of this file are called.
         codes: How its attributes are written; None: labels are those of its columns.
     """
@@ -190,9 +191,9 @@ class _Reader:
         if layout is None:
             layout = self._layouts[header] = self.columns.layout(header)
         if layout.is_dialogue:
-            turns = self._dialogue_turns(record, where, number)
+            turns = self._dialogue_examples(record, where, number)
         else:
-            turns = iter((self._row_turn(record, layout, where, number),))
+            turns = iter((self._row_example(record, layout, where, number),))
         for turn in turns:
             if self.with_trees and not turn.utterance.strip():
                 yield Placed(where, None)
@@ -222,7 +223,7 @@ class _Reader:
         if self.codes is not None and present:
             refuse_missing(self.codes, present, self.columns, self.path)
 
-    def _row_turn(self, record: dict[str, Any], layout: Layout, where: str, number: int) -> Turn:
+    def _row_example(self, record: dict[str, Any], layout: Layout, where: str, number: int) -> Example:
         if layout.text not in record:
             raise DataError(
                 f"no {layout.text!r} ({listed(record, self.columns)}): name the column of what was said as "
@@ -238,7 +239,7 @@ class _Reader:
             label = self.codes.of_row(record, where, utterance, parse, label)
         if self.unit in (None, "utterance"):  # every row is a unit of its own, whatever name it carries
             owner = record.get(layout.unit)
-            return Turn(utterance, parse, str(number) if owner is None else f"{owner}/{number}", label)
+            return Example(utterance, parse, str(number) if owner is None else f"{owner}/{number}", label)
         if layout.unit not in record:
             raise DataError(
                 f"no {layout.unit!r}, which says whose line this is ({listed(record, self.columns)}): name the column "
@@ -246,9 +247,9 @@ class _Reader:
                 "itself)",
                 about=head_of(where),
             )
-        return Turn(utterance, parse, _name(record, layout.unit, where), label)
+        return Example(utterance, parse, _name(record, layout.unit, where), label)
 
-    def _dialogue_turns(self, dialogue: dict[str, Any], where: str, number: int) -> Iterator[Turn]:
+    def _dialogue_examples(self, dialogue: dict[str, Any], where: str, number: int) -> Iterator[Example]:
         owner, called = self._dialogue_name(dialogue, where), dialogue.get("dialogue_id")
         called = number if called is None else called
         if not isinstance(dialogue["turns"], list):
@@ -263,7 +264,7 @@ class _Reader:
             has_tree = self.reads_trees and turn.get("lispress") is not None
             tree = _tree(_text(turn, "lispress", at), at, "lispress") if has_tree else None
             name = owner or f"{called}/{turn.get('turn_index', position)}"
-            yield _with_attributes(Turn(utterance, tree, name, label), self.codes, at)
+            yield _with_attributes(Example(utterance, tree, name, label), self.codes, at)
 
     def _dialogue_name(self, dialogue: dict[str, Any], where: str) -> str | None:
         """The name of a dialogue that is a unit; None where its turns are units of their own."""
@@ -328,7 +329,7 @@ class _Reader:
             )
 
 
-def _with_attributes(turn: Turn, codes: AttributeCodes | None, where: str) -> Turn:
+def _with_attributes(turn: Example, codes: AttributeCodes | None, where: str) -> Example:
     """A turn that is no row of a table, whose attributes are all made of itself."""
     if codes is None:
         return turn

@@ -10,22 +10,22 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.codec import Codec, Encoded
-from datamodules.columns import Columns
-from datamodules.selection import Selection
-from datamodules.tables import read_turns
-from datamodules.turn import Turn, Unit
+from datamodules.guards.selection import Selection
+from datamodules.reading.columns import Columns
+from datamodules.reading.example import Example, Unit
+from datamodules.reading.examples import read_examples
+from datamodules.text_format import Encoded, TextFormat
 from doppel.console.collection import no_collection
 
 _CHUNK = 2_000
 
 
 @dataclass(frozen=True)
-class EncodedTurns:
+class EncodedExamples:
     """Token ids of many turns; row r is ``ids[offsets[r]:offsets[r + 1]]``.
 
-    A row is a turn. One longer than the codec's ``max_length`` keeps its place, but as a separator and an end of text
-    without loss; or it is cut, where that is asked for (:func:`encode_turns`).
+    A row is a turn. One longer than the text format's ``max_length`` keeps its place, but as a separator and an end of
+    text without loss; or it is cut, where that is asked for (:func:`encode_examples`).
 
     Attributes:
         ids: Token ids of all rows, one after the other, int32.
@@ -68,13 +68,13 @@ class EncodedTurns:
         """Rows of a unit, in the order of the file."""
         return self._by_unit[self._starts[unit] : self._starts[unit + 1]]
 
-    def first_units(self, limit: int | None) -> EncodedTurns:
+    def first_units(self, limit: int | None) -> EncodedExamples:
         """The rows of the first units, at most this many; all for None."""
         if limit is None or limit >= self.num_units:
             return self
         kept = self.unit_index < limit
         lengths = self.lengths[kept]
-        return EncodedTurns(
+        return EncodedExamples(
             ids=self.ids[np.repeat(kept, self.lengths)],
             offsets=np.concatenate([[0], np.cumsum(lengths)]),
             num_prompt=self.num_prompt[kept],
@@ -100,31 +100,31 @@ class EncodedTurns:
 
 def load_encoded(
     path: str,
-    codec: Codec,
+    text_format: TextFormat,
     unit: Unit | None,
     selection: Selection | None = None,
     columns: Columns | None = None,
     truncate: bool = False,
-) -> EncodedTurns:
+) -> EncodedExamples:
     """Read, select and tokenise the turns of a file. Some thousand turns take a second, and nothing is kept on disk.
 
     Args:
-        path: As for :func:`datamodules.tables.read_turns`, and likewise ``unit`` and ``columns``.
-        codec: Text format of the model.
+        path: As for :func:`datamodules.reading.examples.read_examples`, and likewise ``unit`` and ``columns``.
+        text_format: Text format of the model.
         selection: What is made of the turns before they are tokenised; None takes all as they are.
-        truncate: As for :func:`encode_turns`.
+        truncate: As for :func:`encode_examples`.
 
     Raises:
         DataError: The input cannot be used, or a turn lacks what the model needs.
     """
     selection = selection or Selection()
-    needs = codec.needs if selection.keep_function is None else ()  # which drops the turns without a tree
-    turns = read_turns(path, unit, needs=needs, columns=columns)
-    return encode_turns(selection.apply(turns, path, unit or "utterance"), codec, truncate)
+    needs = text_format.needs if selection.keep_function is None else ()  # which drops the turns without a tree
+    turns = read_examples(path, unit, needs=needs, columns=columns)
+    return encode_examples(selection.apply(turns, path, unit or "utterance"), text_format, truncate)
 
 
 @no_collection()
-def encode_turns(turns: Sequence[Turn], codec: Codec, truncate: bool = False) -> EncodedTurns:
+def encode_examples(turns: Sequence[Example], text_format: TextFormat, truncate: bool = False) -> EncodedExamples:
     """Tokenise turns in batches.
 
     Formal guarantees:
@@ -134,7 +134,7 @@ def encode_turns(turns: Sequence[Turn], codec: Codec, truncate: bool = False) ->
 
     Args:
         turns: The turns.
-        codec: Text format of the model.
+        text_format: Text format of the model.
         truncate: Cut an utterance that is too long at ``max_length`` in place of leaving the row without loss. Such a
             row has no end of text: it teaches how a text begins, not that it ends there. Prompts are never cut, and
             trees neither, for the beginning of a tree is none: where one of them alone fills the row, it has no loss.
@@ -143,22 +143,26 @@ def encode_turns(turns: Sequence[Turn], codec: Codec, truncate: bool = False) ->
     units = np.array([unit_index.setdefault(turn.unit, len(unit_index)) for turn in turns], dtype=np.int32)
     ids, lengths, num_prompt = array("i"), array("q", [0]), array("i")
     for start in range(0, len(turns), _CHUNK):
-        for encoded in codec.encode_all(turns[start : start + _CHUNK]):
-            row = encoded if len(encoded.input_ids) <= codec.max_length else _shortened(encoded, codec, truncate)
+        for encoded in text_format.encode_all(turns[start : start + _CHUNK]):
+            row = (
+                encoded
+                if len(encoded.input_ids) <= text_format.max_length
+                else _shortened(encoded, text_format, truncate)
+            )
             ids.extend(row.input_ids)
             lengths.append(len(row.input_ids))
             num_prompt.append(row.num_prompt)
-    return EncodedTurns(
+    return EncodedExamples(
         ids=np.frombuffer(ids, dtype=np.int32),
         offsets=np.cumsum(lengths, dtype=np.int64),
         num_prompt=np.frombuffer(num_prompt, dtype=np.int32),
         unit_index=units,
-        pad_id=codec.pad_id,
+        pad_id=text_format.pad_id,
     )
 
 
-def _shortened(row: Encoded, codec: Codec, truncate: bool) -> Encoded:
+def _shortened(row: Encoded, text_format: TextFormat, truncate: bool) -> Encoded:
     """A row that is too long: cut, or without loss."""
-    if truncate and codec.target == "utterance" and row.num_prompt < codec.max_length:
-        return Encoded(row.input_ids[: codec.max_length], row.num_prompt)
-    return Encoded([codec.bos_id, codec.eos_id], 2)
+    if truncate and text_format.target == "utterance" and row.num_prompt < text_format.max_length:
+        return Encoded(row.input_ids[: text_format.max_length], row.num_prompt)
+    return Encoded([text_format.bos_id, text_format.eos_id], 2)

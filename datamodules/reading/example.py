@@ -16,7 +16,7 @@ _NOBODY = {"", "null", "nan", "none", "na", "n/a", "nat", "undefined", "\\n"}
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Example:
     """What a user said, what it means, and whose it is.
 
     Attributes:
@@ -39,7 +39,7 @@ class Placed(NamedTuple):
     """
 
     where: str
-    turn: Turn | None
+    turn: Example | None
     owner: str | None = None
 
 

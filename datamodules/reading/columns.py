@@ -56,13 +56,12 @@ class Columns:
     A column that is named here for one thing is not read as another: ``label: parse`` says that there are no trees.
 
     Attributes:
-        text: What was said; null: ``utterance``, or ``text``.
-        label: Label of the row, or a list of columns that make one label together (:func:`control_code`); null:
-            ``label``.
-        unit: Whose row it is: a dialogue or a user; null: ``unit``.
-        parse: The Lispress tree of the text; null: ``parse``.
+        text: The request; null: ``utterance``, or ``text``.
+        label: The label, or a list of columns that make one label together (:func:`control_code`); null: ``label``.
+        unit: Name of the dialogue or user; null: ``unit``.
+        parse: The Lispress tree; null: ``parse``.
         attributes: YAML file of attributes with their public values, as ``python cli.py metadata --schema`` takes it.
-            The label of a row is then what they say of it together (:mod:`datamodules.attribute_codes`).
+            They then make the label of the row (:mod:`datamodules.reading.attribute_codes`).
     """
 
     text: str | None = None

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datamodules.attribute_codes import FILL
-from datamodules.columns import Columns, Layout, listed
-from datamodules.records import read_records
-from datamodules.sources import expand_path
-from datamodules.turn import Unit, unit_name
+from datamodules.reading.attribute_codes import FILL
+from datamodules.reading.columns import Columns, Layout, listed
+from datamodules.reading.example import Unit, unit_name
+from datamodules.reading.files import expand_path
+from datamodules.reading.records import read_records
 from doppel.errors import DataError, UserError
 from doppel.tables.marginals import Table
 from doppel.tables.schema import Column, Schema

@@ -1,10 +1,10 @@
-"""What each system of an experiment is about to do, told before anything is spent: N, B, steps, σ."""
+"""What each system of an experiment is about to do, told before it spends: N, B, steps, σ; votes beside noise."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,15 @@ from commands.run.settings import Attributes, Experiment, Topics
 from commands.runs.stage_config import StageConfig
 from commands.runs.steps import Step
 from commands.runs.system import System
-from datamodules.attribute_codes import check_schema
-from datamodules.turn import Unit
+from datamodules.reading.attribute_codes import check_schema
+from datamodules.reading.example import Unit
+from doppel.console.ledger import FILE_NAME
 from doppel.console.plan import HOPELESS, in_words, num_parameters_of, over_training
 from doppel.errors import UserError
-from doppel.evolution.budget import CLEAR
-from doppel.privacy.accounting import CalibrationError
+from doppel.evolution.budget import CLEAR, STAGE, Outlook, plan_beside
+from doppel.privacy.accounting import CalibrationError, Mechanism
 from doppel.privacy.histogram import largest_noise
+from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import DPPlan, PrivacyArguments, num_steps, usual_batch_size
 
 #: A step that draws a larger share of the units gains little from their being drawn at random.
@@ -44,7 +46,7 @@ class Readiness:
         steps: Of all trainings together.
         spec: Budget of all trainings; None without privacy.
         faint: What will drown in the noise of its shares of topics or labels, in words; None: little.
-        noise: Norm of the noise of all steps over the largest signal; None where it is not known.
+        noise: Norm of the noise of all steps over the largest possible signal; None where it is not known.
     """
 
     system: str
@@ -131,14 +133,55 @@ def readiness(
             faint = None if privacy is None else _faint(experiment, system, privacy, count, batch_size, unit)
             found = Readiness(system.name, unit, count, batch_size, taken, faint=faint)
             if plans and privacy is not None:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # said when the files are read
+                with warnings.catch_warnings(action="ignore"):  # said when the files are read
                     spec = privacy.plan(count, batch_size, privacy.epochs or [1.0], unit, None)
                 size = _num_trained(config.model)
                 found = replace(found, spec=spec, noise=None if size is None else over_training(spec, size))
         else:
             found = replace(found, steps=found.steps + taken)
     return found
+
+
+def outlook(
+    experiment: Experiment, system: System, steps: Sequence[Step], num_units: Mapping[str, int], run: Path
+) -> Outlook | None:
+    """What the votes of a system are worth.
+
+    Formal guarantees:
+        A function of N, which counts as public, of the budget and of the experiment.
+
+    Args:
+        experiment: What is run.
+        system: One of its systems.
+        steps: Of the run that are not done.
+        num_units: Path of a private file → its units.
+        run: The run folder, whose ledger may have paid for rows of attributes.
+
+    Returns:
+        None of a system without votes, or whose units nobody has counted.
+
+    Raises:
+        CalibrationError: No noise keeps the ε.
+    """
+    step = next((step for step in steps if step.command == "evolve" and step.writes[0].system == system.name), None)
+    if step is None:
+        return None
+    data, settings = step.config["data"], experiment.evolving
+    count = count_units(data["train_path"], StageConfig({"data": {"init_args": data}}), num_units)
+    if count is None:
+        return None
+    pool = experiment.num_samples * (1 + settings.variations)
+    found = Outlook(count, pool, settings.clusters or pool, settings.votes_each, settings.rounds, None)
+    if "privacy" not in step.config:
+        return found
+    privacy, ledger = PrivacyArguments(**step.config["privacy"]), Ledger(run / FILE_NAME)
+    spent = ledger.spent(privacy.scope)
+    known = next((record.key[1] for record in spent if record.stage == STAGE), None)
+    with warnings.catch_warnings(action="ignore"):  # said when the files are read
+        unit = str(data.get("unit") or "utterance")
+        planned = _planned(experiment, privacy, count, ledger)
+        sigma = known or plan_beside(privacy, count, settings.rounds, unit, ledger, planned).noise_multiplier
+    return replace(found, noise_multiplier=sigma)
 
 
 def _num_trained(model: Mapping[str, Any]) -> int | None:
@@ -174,7 +217,7 @@ def _faint(
     if votes is not None and votes.of == "votes" and system.name != "topics" and system.learns != "label":
         each, fewer = num_units / votes.clusters, int(num_units / CLEAR / noise)
         ways = [f"calibration.clusters={fewer}"] if fewer >= 2 else []
-        told = f"{system.name}: votes drown: {each:.2g} a cluster on average under noise of {noise:g}"
+        told = f"{system.name}: votes are below the noise: {each:.2g} a cluster on average under noise of {noise:g}"
         told += f": give {', or '.join([*ways, 'a smaller calibration.noise_multiplier'])}"
         return None if each >= CLEAR * noise else told
     number, key = _bins(experiment, system)
@@ -202,8 +245,7 @@ def _least_attribute(given: Attributes, privacy: PrivacyArguments, num_units: in
 
 def _sigma(privacy: PrivacyArguments, noise: float, num_units: int, batch_size: int, unit: str) -> float:
     """Noise of the training beside shares with this noise; infinite where they alone cost the budget."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # said when the files are read
+    with warnings.catch_warnings(action="ignore"):  # said when the files are read
         try:
             given = replace(privacy, histogram_noise_multiplier=noise)
             return given.plan(num_units, batch_size, privacy.epochs or [1.0], unit, None).noise_multiplier
@@ -218,6 +260,18 @@ def _bins(experiment: Experiment, system: System) -> tuple[int, str]:
     if system.learns == "label" and experiment.labels and Path(experiment.labels).is_file():
         return len(read_labels(Path(experiment.labels))), f"stages.{system.name}.privacy.histogram_noise_multiplier"
     return 0, ""
+
+
+def _planned(experiment: Experiment, privacy: PrivacyArguments, num_units: int, ledger: Ledger) -> list[Mechanism]:
+    """Rows of attributes that the run is still to measure before the votes."""
+    if not experiment.evolving.measures_rows or experiment.attributes is None:
+        return []
+    from doppel.tables.releases import NoisyMarginals  # needs torch, which no --help waits for
+
+    if any(record.kind == NoisyMarginals.kind for record in ledger.spent(privacy.scope)):
+        return []
+    share = replace(privacy, histogram_noise_multiplier=None, histogram_share=experiment.attributes.share)
+    return [Mechanism(1.0, noise, 1)] if (noise := share.histogram_noise(num_units)) is not None else []
 
 
 def trainings_of(system: System, steps: Iterable[Step]) -> list[Step]:
@@ -242,14 +296,14 @@ def count_units(path: str, config: StageConfig, num_units: Mapping[str, int]) ->
     selected = {name: data.get(name) for name in ("keep_function", "keep_share", "limit_train_units")}
     if not any(selected.values()):
         return num_units[path]
-    from datamodules.columns import Columns
-    from datamodules.selection import Selection
-    from datamodules.sources import expand_path
-    from datamodules.tables import read_turns
+    from datamodules.guards.selection import Selection
+    from datamodules.reading.columns import Columns
+    from datamodules.reading.examples import read_examples
+    from datamodules.reading.files import expand_path
 
     unit: Unit = data.get("unit") or "utterance"
     place = expand_path(path)
-    turns = read_turns(place, unit, columns=Columns.from_config(data))
+    turns = read_examples(place, unit, columns=Columns.from_config(data))
     selection = Selection.from_config({**data, "shuffle_trees": None, "redact": None})
     kept = {turn.unit for turn in selection.apply(turns, place, unit)}
     return min(len(kept), selected["limit_train_units"] or len(kept))

@@ -89,7 +89,7 @@ class ParserBatch:
 
 
 @dataclass
-class TurnBatch:
+class ExampleBatch:
     """Turns to be parsed, and their trees.
 
     Attributes:

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from datamodules.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
-from datamodules.encoded_turns import EncodedTurns
-from datamodules.loader import Batches
+from datamodules.batches.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
+from datamodules.batches.encoded import EncodedExamples
+from datamodules.batches.loader import Batches
 from doppel.privacy.secret import Secret
 
 
@@ -37,7 +37,7 @@ class LogicalBatches:
 
     def __init__(
         self,
-        turns: EncodedTurns,
+        turns: EncodedExamples,
         max_tokens_per_micro_batch: int,
         max_rows_per_unit: int,
         seed: int | None = None,
@@ -71,8 +71,8 @@ class LogicalBatches:
         return [int(rows[turn]) for turn in choose(self._secret, step, unit, len(rows), self.max_rows_per_unit)]
 
 
-def all_turns(
-    turns: EncodedTurns, max_tokens_per_batch: int, limit: int | None = None, is_public: bool = False
+def all_examples(
+    turns: EncodedExamples, max_tokens_per_batch: int, limit: int | None = None, is_public: bool = False
 ) -> Batches[LogicalBatch]:
     """All turns, each row a unit of its own, sorted by length and cut by token budget: for validation and test.
 
@@ -102,7 +102,7 @@ def choose(secret: Secret, step: int, unit: int, num: int, limit: int) -> list[i
     return sorted(secret.stream("rows", step, unit).sample(range(num), limit))
 
 
-def cut(turns: EncodedTurns, units: list[list[int]], max_tokens: int) -> Iterator[list[list[int]]]:
+def cut(turns: EncodedExamples, units: list[list[int]], max_tokens: int) -> Iterator[list[list[int]]]:
     """Sort units by their longest row, longest first, and cut them where rows times length pass the budget.
 
     A part that holds an eighth of the budget also ends before a unit shorter than 0.8 of its longest, or a logical
@@ -126,7 +126,7 @@ def cut(turns: EncodedTurns, units: list[list[int]], max_tokens: int) -> Iterato
         start = stop
 
 
-def micro_batch(turns: EncodedTurns, units: Sequence[Sequence[int]]) -> MicroBatch:
+def micro_batch(turns: EncodedExamples, units: Sequence[Sequence[int]]) -> MicroBatch:
     """Pad the rows of units on the right; prompt, separator and padding carry no loss.
 
     Args:

@@ -1,4 +1,4 @@
-"""How long samples may get: as the public reference says; what is cut off is told."""
+"""What the public reference says: how long samples may get, and which names of its trees no slot is for."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ import pytest
 
 from callbacks.sample_metrics import MANY_CUT_OFF, cut_off_warning
 from commands.run.experiment import load, shipped
-from commands.run.lengths import USUAL_LENGTH, foreign
 from commands.run.recipes import steps_of
+from commands.run.reference import USUAL_LENGTH, foreign, unslotted
+from datamodules.reading.example import Example
+from doppel.grammar.slot_table import SHIPPED, slot_table
 from lightning_modules.backbone.base_models import load_tokenizer
 
 
@@ -71,7 +73,7 @@ def test_a_language_that_the_base_spells_is_told(tmp_path: Path) -> None:
 
 def module(target: str, wanted: int | None, positions: int | None) -> Any:
     return SimpleNamespace(
-        codec=SimpleNamespace(target=target),
+        text_format=SimpleNamespace(target=target),
         sampling=SimpleNamespace(max_new_tokens=wanted),
         model=SimpleNamespace(config=SimpleNamespace(max_position_embeddings=positions)),
     )
@@ -86,3 +88,23 @@ def test_many_samples_that_were_cut_off_are_told_with_a_length_to_try() -> None:
     assert "stages.parse_tree.sampling.max_new_tokens=400" in str(cut_off_warning(many, module("parse", 200, None)))
     at_the_end = str(cut_off_warning(many, module("utterance", 256, 256)))
     assert "base_model" in at_the_end and "=" not in at_the_end
+
+
+def test_names_without_a_kind_are_told_and_numbers_and_constants_are_not() -> None:
+    """With their share and examples; nothing where the table has all, or little is left."""
+    known = Example("lunch at 2", '(& (Event.subject_? (?= "Lunch")) (x "2") (Path.apply "output"))', "u")
+    unknown = Example("fly Delta", '(Flight.airline_? (?= "Delta"))', "u")
+    table = slot_table(SHIPPED)
+    assert unslotted([known, Example("hello", None, "u")], table) == []
+    assert unslotted([known] * 30 + [unknown], table) == []
+    (told,) = unslotted([known, unknown], table)
+    assert told.startswith("50% of the quoted strings") and '"delta"' in told
+
+
+def test_names_that_are_slots_of_the_tree_alone_are_counted() -> None:
+    """Another form of a name is one, another spelling is not, nor what is said as a part of a longer name."""
+    tree = '(& (Event.subject_? (?= "Lunch")) (PersonName.apply "José"))'
+    turns = [Example("Lunch with JOSE\u0301", tree, "u"), Example("lunch with Joses boss", tree, "u")]
+    turns.append(Example("call Ana Lee", '(& (PersonName.apply "Ana") (PersonName.apply "Ana Lee"))', "u"))
+    (told,) = unslotted(turns, slot_table(SHIPPED))
+    assert told.startswith("1 of 6 names in the reference's trees") and '"José"' in told

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.turn import Placed
+from datamodules.reading.example import Placed
 
 #: Letters and digits of an utterance that two people seldom say alike: some seven words of English.
 LONG = 30

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from datamodules.sources import read_files
+from datamodules.reading.files import read_files
 from doppel.errors import DataError
 from doppel.files import kind_of, parse_json, read_bytes, read_json_lines, read_lines
 
@@ -41,7 +41,7 @@ def read_records(path: str, on_bad_row: Callable[[str], None] | None = None) -> 
     ``.parquet``                    rows by column
     a folder                        a data set of Hugging Face's ``save_to_disk``, or Parquet files of one name
     ``hf:NAME?split=train``         Parquet files of the Hugging Face hub, read into memory alone
-                                    (:mod:`datamodules.hub`)
+                                    (:mod:`datamodules.reading.hub`)
     ==============================  ====================================================================================
 
     Text is read by :func:`doppel.files.read_lines`; files may be compressed as ``.gz``, or as ``.zip`` of one file.

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from datamodules.codec import Codec
-from datamodules.tables import read_turns
-from datamodules.turn import Turn
+from datamodules.reading.example import Example
+from datamodules.reading.examples import read_examples
+from datamodules.text_format import TextFormat
 from doppel.errors import DataError
 from doppel.files import read_json_lines, write_json_lines
 from doppel.grammar.lexicon import words
@@ -30,12 +30,12 @@ class Canary:
         loss_before: Its loss under the model before the training, in nats a token.
     """
 
-    turn: Turn
+    turn: Example
     included: bool
     loss_before: float
 
 
-def make_turns(num: int, template: Sequence[Turn], rng: random.Random) -> list[Turn]:
+def make_examples(num: int, template: Sequence[Example], rng: random.Random) -> list[Example]:
     """Made-up turns with the fields that the data have.
 
     The utterance is eight random words of the embedded lexicon, a public list. A parse tree quotes eight other
@@ -54,28 +54,29 @@ def make_turns(num: int, template: Sequence[Turn], rng: random.Random) -> list[T
         drawn = rng.sample(_vocabulary(), 2 * NUM_WORDS)
         subject = " ".join(drawn[NUM_WORDS:])
         parse = f'(Yield (Create (?= "{subject}")))' if has_parse else None
-        turns.append(Turn(" ".join(drawn[:NUM_WORDS]), parse, "", rng.choice(labels) if labels else None))
+        turns.append(Example(" ".join(drawn[:NUM_WORDS]), parse, "", rng.choice(labels) if labels else None))
     return turns
 
 
-def read_canary_turns(path: str, codec: Codec) -> list[Turn]:
+def read_canary_examples(path: str, text_format: TextFormat) -> list[Example]:
     """Canaries that a user wrote: plain lines ``{"utterance", "parse", "label"}``.
 
     Raises:
         DataError: A line cannot be read, lacks what the model needs, or is too long for it.
     """
-    turns = read_turns(path, "utterance")
+    turns = read_examples(path, "utterance")
     for number, turn in enumerate(turns, start=1):
-        if len(codec.encode(turn).input_ids) > codec.max_length:
+        if len(text_format.encode(turn).input_ids) > text_format.max_length:
             raise DataError(
-                f"canary {number} has more tokens than the model takes ({codec.max_length}): shorten it", about=path
+                f"canary {number} has more tokens than the model takes ({text_format.max_length}): shorten it",
+                about=path,
             )
     if len(turns) < 2:
         raise DataError(f"{path} holds {len(turns)} canary: give at least two, better some hundreds")
     return turns
 
 
-def audit_turns(turns: Iterable[Turn], canaries: Sequence[Canary], codec: Codec) -> list[Turn]:
+def audit_turns(turns: Iterable[Example], canaries: Sequence[Canary], text_format: TextFormat) -> list[Example]:
     """Training data of the audited run: all turns, then one unit for each canary.
 
     A canary whose coin came up tails leaves a unit without content: a line that is too long for the model and so
@@ -87,13 +88,13 @@ def audit_turns(turns: Iterable[Turn], canaries: Sequence[Canary], codec: Codec)
     prefix = "canary"
     while any(turn.unit.startswith(prefix) for turn in data):
         prefix += "_"
-    empty = _over_long(codec, canaries[0].turn)
+    empty = _over_long(text_format, canaries[0].turn)
     for number, canary in enumerate(canaries):
         data.append(replace(canary.turn if canary.included else empty, unit=f"{prefix}-{number}"))
     return data
 
 
-def first_units(turns: Sequence[Turn], limit: int | None) -> list[Turn]:
+def first_units(turns: Sequence[Example], limit: int | None) -> list[Example]:
     """The turns of the first ``limit`` units, in the order in which units appear; all for None."""
     if limit is None:
         return list(turns)
@@ -101,7 +102,7 @@ def first_units(turns: Sequence[Turn], limit: int | None) -> list[Turn]:
     return [turn for turn in turns if turn.unit in kept]
 
 
-def write_turns(turns: Iterable[Turn], path: Path) -> None:
+def write_examples(turns: Iterable[Example], path: Path) -> None:
     """Write plain lines."""
     write_json_lines(path, map(asdict, turns))
 
@@ -114,7 +115,7 @@ def write_canaries(canaries: Sequence[Canary], path: Path) -> None:
 def read_canaries(path: Path) -> list[Canary]:
     """What ``write_canaries`` wrote."""
     return [
-        Canary(Turn(r["utterance"], r["parse"], r["unit"], r["label"]), r["included"], r["loss_before"])
+        Canary(Example(r["utterance"], r["parse"], r["unit"], r["label"]), r["included"], r["loss_before"])
         for _, r in read_json_lines(path)
     ]
 
@@ -125,13 +126,13 @@ def _vocabulary() -> tuple[str, ...]:
     return tuple(sorted(word for word in entries if word.isascii() and word.isalpha() and len(word) > 2))
 
 
-def _over_long(codec: Codec, turn: Turn) -> Turn:
+def _over_long(text_format: TextFormat, turn: Example) -> Example:
     """A turn with the fields of another that is longer than the model takes."""
-    length = codec.max_length
+    length = text_format.max_length
     while True:
         text = " ".join(["nothing"] * length)
         parse = None if turn.parse is None else f"(Yield (Find{' 1' * length}))"
-        filler = Turn(text, parse, "", turn.label)
-        if len(codec.encode(filler).input_ids) > codec.max_length:
+        filler = Example(text, parse, "", turn.label)
+        if len(text_format.encode(filler).input_ids) > text_format.max_length:
             return filler
         length *= 2

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from datamodules.linearisation import Linearisation, delinearise, linearise
-from datamodules.turn import Field, Turn
+from datamodules.reading.example import Example, Field
 from doppel.errors import UserError
 from doppel.grammar.slot_table import SlotTable, slot_table
 from doppel.lispress.slots import distinct_values, fill_tree, fill_utterance, slots_of, to_slots
@@ -48,7 +48,7 @@ class Filled:
 
 
 @dataclass
-class Codec:
+class TextFormat:
     """Writes examples as ``" {prompt}" <bos> " {target}" <eos>``.
 
     =============  =======================  ==================
@@ -111,7 +111,7 @@ class Codec:
         """Fields that every turn must have."""
         return (self.target,) if self.source is None else (self.source, self.target)
 
-    def text(self, turn: Turn, name: Field) -> str:
+    def text(self, turn: Example, name: Field) -> str:
         """The field of a turn as the model reads it.
 
         Raises:
@@ -147,7 +147,7 @@ class Codec:
         backend.no_padding()
         return [found.ids for found in backend.encode_batch_fast(texts, add_special_tokens=False)]
 
-    def encode_all(self, turns: Sequence[Turn]) -> list[Encoded]:
+    def encode_all(self, turns: Sequence[Example]) -> list[Encoded]:
         """Encode many turns with batched tokenizer calls.
 
         Formal guarantees:
@@ -159,7 +159,7 @@ class Codec:
         prompts = self._ids_of_prompts([self._prompt(None if source is None else self.text(t, source)) for t in turns])
         return [Encoded([*p, *t, self.eos_id], len(p)) for p, t in zip(prompts, targets, strict=True)]
 
-    def encode(self, turn: Turn) -> Encoded:
+    def encode(self, turn: Example) -> Encoded:
         """Encode one turn."""
         return self.encode_all([turn])[0]
 
@@ -207,7 +207,7 @@ class Codec:
         text = text.removeprefix(" ")
         return delinearise(text, self.linearisation) if self.target == "parse" else text
 
-    def _with_slots(self, turn: Turn) -> Turn:
+    def _with_slots(self, turn: Example) -> Example:
         table = self.slot_table
         if table is None or turn.parse is None:
             return turn
@@ -246,7 +246,7 @@ class Codec:
         num_said = sum(slot in given for slot in said)
         return Filled(fill(text, table.kinds, value_of), len(given), num_said, len(said) - num_said)
 
-    def text_format(self) -> dict[str, str]:
+    def compatibility(self) -> dict[str, str]:
         """What must be alike for one model's weights to serve another: tokenizer, linearisation, prefix, slots.
 
         The tokenizer and the table of slots by their digests; without such a table nothing is said of it.
@@ -257,8 +257,8 @@ class Codec:
         return {"tokenizer": tokenizer, "linearisation": self.linearisation, "task_prefix": prefix, **slots}
 
     def other_format(self, saved: Mapping[str, str]) -> str | None:
-        """Which part of the :meth:`text_format` differs from that of weights; None if they fit."""
-        own = self.text_format()
+        """Which part of the :meth:`compatibility` differs from that of weights; None if they fit."""
+        own = self.compatibility()
         return next((name for name in {**own, **saved} if saved.get(name) != own.get(name)), None)
 
     def _tokenizer_state(self) -> str:

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.columns import Columns
-from datamodules.hub import is_on_hub
-from datamodules.sources import expand_path, is_embedded, state_of
-from datamodules.tables import utterances_of
+from datamodules.reading.columns import Columns
+from datamodules.reading.examples import utterances_of
+from datamodules.reading.files import expand_path, is_embedded, state_of
+from datamodules.reading.hub import is_on_hub
 from doppel.errors import UserError
 
 #: A file, and what its columns are called.
@@ -54,8 +54,8 @@ def overlapping(path: str, columns: Columns | None, private: Iterable[Source]) -
     """The first of some private files whose utterances a file says too, or which says those of the file.
 
     Compared are distinct utterances as their letters and digits in one case
-    (:class:`~datamodules.utterances.Utterances`). So the form of a file, its order, its other columns, repeated or
-    blank lines, punctuation and case make no difference. Two files overlap if one of them
+    (:class:`~datamodules.reading.utterances.Utterances`). So the form of a file, its order, its other columns, repeated
+    or blank lines, punctuation and case make no difference. Two files overlap if one of them
 
     * shares more than a fifth of its long utterances (30 letters and digits, some seven words) and four more, or
     * shares nine tenths of all its utterances, which is the only rule for a file with five long ones or fewer.

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from datamodules.columns import Columns
-from datamodules.sources import expand_path
-from datamodules.tables import place_turns
-from datamodules.turn import Field, Turn, Unit
+from datamodules.reading.columns import Columns
+from datamodules.reading.example import Example, Field, Unit
+from datamodules.reading.examples import place_examples
+from datamodules.reading.files import expand_path
 from doppel.errors import DataError
 from doppel.privacy.accounting import default_delta
 from doppel.privacy.spec import note_on_delta
@@ -33,7 +33,7 @@ def check(
     needs: Sequence[Field] = (),
     columns: Columns | None = None,
     is_public: bool = False,
-    is_over_long: Callable[[Turn], bool] | None = None,
+    is_over_long: Callable[[Example], bool] | None = None,
     labels: Collection[str] | None = None,
     delta: float | None = None,
     is_protected: bool = False,
@@ -46,12 +46,12 @@ def check(
         holds the file and starts the run, as every error is: it is neither logged nor written, and no stage of the run
         learns of it. How many such rows there are is said of public files alone. What becomes of a row is decided by
         this row: one without text is no turn; one that is too long for the model, or whose label is not in the public
-        list, keeps its place and contributes zero (:class:`~datamodules.encoded_turns.EncodedTurns`), or nothing to the
-        histogram of labels.
+        list, keeps its place and contributes zero (:class:`~datamodules.batches.encoded.EncodedExamples`), or nothing
+        to the histogram of labels.
 
     Args:
         path: As in a configuration; ``$VARIABLE`` is filled in.
-        unit: As for :func:`~datamodules.tables.read_turns`; likewise ``needs`` and ``columns``.
+        unit: As for :func:`~datamodules.reading.examples.read_examples`; likewise ``needs`` and ``columns``.
         is_public: Whether counts may be said.
         is_over_long: Whether the model takes no text of this length; None asks for nothing.
         labels: The public list of labels, if the run has one.
@@ -69,7 +69,7 @@ def check(
     path = expand_path(path)
     places_of: dict[str, list[str]] = {"empty": [], "long": [], "unknown": []}
     num_turns, owner, units = 0, None, set[str]()
-    for placed in place_turns(path, unit, needs=needs, columns=columns):
+    for placed in place_examples(path, unit, needs=needs, columns=columns):
         turn = placed.turn
         if turn is None:
             places_of["empty"].append(placed.where)

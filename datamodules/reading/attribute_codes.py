@@ -7,8 +7,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from datamodules.columns import Columns, ReferenceColumns, control_code, labels_of, listed
-from datamodules.sources import expand_path
+from datamodules.reading.columns import Columns, ReferenceColumns, control_code, labels_of, listed
+from datamodules.reading.files import expand_path
 from doppel.errors import DataError, UserError
 from doppel.tables.schema import Schema
 
@@ -21,8 +21,8 @@ FILL = ": a model fills it, python cli.py fill TABLE --schema SCHEMA --out FILLE
 class AttributeCodes:
     """Writes the values of a request as a control code, and reads it again.
 
-    :func:`~datamodules.columns.control_code` says what that is. The attributes stand in the order of the schema; each
-    has one of its public values, or "other".
+    :func:`~datamodules.reading.columns.control_code` says what that is. The attributes stand in the order of the
+    schema; each has one of its public values, or "other".
 
     Formal guarantees:
         The code of a row is a function of this row and of the public schema.

@@ -6,14 +6,14 @@ import time
 
 import pytest
 
-from commands.run import local
+from commands.run import execute
 
 
 def test_a_step_without_a_bar_says_that_it_goes_on_and_nothing_after_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(local, "_PULSE", 0.05)
-    with local.telling_the_time("calibrate_topics"):
+    monkeypatch.setattr(execute, "_PULSE", 0.05)
+    with execute.telling_the_time("calibrate_topics"):
         time.sleep(0.3)
     lines = capsys.readouterr().out.splitlines()
     assert lines and all(line == "   calibrate_topics: 0 s so far" for line in lines)

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
-from datamodules.columns import Columns
-from datamodules.hub import hub_files, is_on_hub
-from datamodules.turn import Turn, Unit
+from datamodules.reading.columns import Columns
+from datamodules.reading.example import Example, Unit
+from datamodules.reading.hub import hub_files, is_on_hub
 from doppel.errors import DataError
 from doppel.grammar import generate
 
@@ -26,7 +26,7 @@ _digests: dict[Hashable, bytes] = {}
 
 
 class Keyed(Protocol):
-    """What is made of the turns of a file, such as a :class:`~datamodules.selection.Selection`."""
+    """What is made of the turns of a file, such as a :class:`~datamodules.guards.selection.Selection`."""
 
     @property
     def key(self) -> str:
@@ -87,7 +87,7 @@ def content_digest(path: str, selection: Keyed | None = None, columns: Columns |
     """
     digest = hashlib.sha256()
     if is_embedded(path):
-        for turn in embedded_turns(path, "dialogue"):
+        for turn in embedded_examples(path, "dialogue"):
             digest.update(json.dumps([turn.utterance, turn.parse, turn.unit, turn.label]).encode())
     elif is_on_hub(path):
         if path not in _digests:
@@ -130,7 +130,7 @@ def is_embedded(path: str) -> bool:
     return path.startswith("embedded:")
 
 
-def embedded_turns(path: str, unit: Unit) -> list[Turn]:
+def embedded_examples(path: str, unit: Unit) -> list[Example]:
     """The turns of the embedded grammar that a path asks for, such as ``embedded:train?num=4000&seed=1&skew=1.0``.
 
     Raises:
@@ -152,7 +152,9 @@ def embedded_turns(path: str, unit: Unit) -> list[Turn]:
     if arguments.setdefault("skew", 1.0) < 0:
         raise DataError(f"skew is {arguments['skew']}; it must not be negative", about=path)
     turns = generate(arguments["num"], seed=arguments.get("seed", 1), skew=arguments["skew"])
-    return [Turn(t.utterance, t.parse, t.unit if unit == "dialogue" else str(i), t.domain) for i, t in enumerate(turns)]
+    return [
+        Example(t.utterance, t.parse, t.unit if unit == "dialogue" else str(i), t.domain) for i, t in enumerate(turns)
+    ]
 
 
 def data_files(path: str) -> list[Path]:

@@ -1,9 +1,11 @@
-"""What texts are in tokens of a base: how long samples get, which rows are too long, how foreign a language is."""
+"""What the public reference says of a run: how long samples get, and which language and names models will not know."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -12,12 +14,15 @@ from typing import Any
 from commands.lightning.trained_model import place_of
 from commands.run.settings import Experiment
 from commands.runs.run_record import read_json
-from datamodules.codec import MAX_LENGTH
-from datamodules.columns import Columns, reference_columns
-from datamodules.sources import expand_path
-from datamodules.tables import place_turns
-from datamodules.turn import Turn
+from datamodules.reading.columns import Columns, reference_columns
+from datamodules.reading.example import Example
+from datamodules.reading.examples import place_examples
+from datamodules.reading.files import expand_path
+from datamodules.text_format import MAX_LENGTH
 from doppel.errors import UserError
+from doppel.grammar.slot_table import SlotTable
+from doppel.lispress.slots import SlotKinds, slots_of, to_slots
+from doppel.occurrences import Strings, fold
 
 #: Longest utterance in tokens where no reference says more: requests have some 12.
 USUAL_LENGTH = 48
@@ -29,6 +34,10 @@ _SPELLED = 2.0
 _TEXTS = 5000
 #: Tokens that every base model takes.
 _SHORTEST = 256
+#: Any quoted string, whatever is around it.
+_ANY = SlotKinds({"any": ["*"]})
+#: Share of the strings from which on they are told of.
+_MANY = 0.05
 
 
 def longest_utterance(experiment: Experiment, base: str) -> int:
@@ -79,27 +88,74 @@ def foreign(experiment: Experiment, base: str) -> str | None:
     )
 
 
-def over_long(base: str, max_length: int | None = MAX_LENGTH, task_prefix: bool = True) -> Callable[[Turn], bool]:
+def unslotted(turns: Iterable[Example], table: SlotTable) -> list[str]:
+    """What the table leaves in public turns: sentences for the console, none where it is little.
+
+    Of strings without a kind: a number is no name, and one that the utterance does not say is one that a program needs.
+    Of strings with one: those that are slots of the tree alone, for the utterance says another form of them, or none.
+
+    Formal guarantees:
+        The turns are those of the reference, which is public: nothing of the private ones is counted.
+
+    Args:
+        turns: Public turns.
+        table: Of the experiment.
+    """
+    left: Counter[str] = Counter()
+    in_tree_alone: list[str] = []
+    num_said = num_slots = 0
+    for turn in turns:
+        if turn.parse is None:
+            continue
+        quoted = to_slots(turn.parse, "", _ANY).values.values()
+        said = {fold(one.string) for one in Strings(quoted).find(turn.utterance)}
+        said = {v for v in said if re.search(r"[^\W\d]", v)}
+        slotted = to_slots(turn.parse, turn.utterance, table.kinds)
+        kept = {fold(value) for value in to_slots(slotted.tree, "", _ANY).values.values()}
+        num_said += len(said)
+        left.update(said & kept)
+        num_slots += len(slotted.values)
+        unsaid = slotted.values.keys() - set(slots_of(slotted.utterance, table.kinds))
+        in_tree_alone += [slotted.values[slot] for slot in sorted(unsaid) if fold(slotted.values[slot]) not in said]
+    told = []
+    if left.total() > _MANY * num_said:
+        examples = ", ".join(f'"{text}"' for text, _ in left.most_common(3))
+        told.append(
+            f"{left.total() / num_said:.0%} of the quoted strings that the reference's requests say have no kind in "
+            f"the table of slots, such as {examples}: models are trained on such strings as they are; if they are "
+            "names, say where they stand in a table of your own, model.slots=FILE (docs/guide.md)"
+        )
+    if in_tree_alone:
+        examples = ", ".join(f'"{text}"' for text, _ in Counter(in_tree_alone).most_common(3))
+        told.append(
+            f"{len(in_tree_alone):,} of {num_slots:,} names in the reference's trees are not found in their request, "
+            f"such as {examples}: they are slots of the tree alone, and where the request says another form of one, "
+            "models are trained on that"
+        )
+    return told
+
+
+def over_long(base: str, max_length: int | None = MAX_LENGTH, task_prefix: bool = True) -> Callable[[Example], bool]:
     """Whether an utterance alone is longer than a model takes; arguments as those of the model.
 
     The tokenizer is loaded when an utterance has more bytes than any model has few tokens, for no token is less.
     """
 
     @cache
-    def codec() -> Any:
+    def text_format() -> Any:
         from transformers import AutoConfig
 
-        from datamodules.codec import Codec
+        from datamodules.text_format import TextFormat
         from lightning_modules.backbone.base_models import load_tokenizer
 
         positions = getattr(AutoConfig.from_pretrained(base), "max_position_embeddings", None)
         bound = min(max_length or 1 << 30, positions or 1 << 30)
-        return Codec(load_tokenizer(base), None, "utterance", bound, "raw", task_prefix)
+        return TextFormat(load_tokenizer(base), None, "utterance", bound, "raw", task_prefix)
 
-    def is_over_long(turn: Turn) -> bool:
+    def is_over_long(turn: Example) -> bool:
         if len(turn.utterance.encode()) + 8 <= min(max_length or _SHORTEST, _SHORTEST):
             return False
-        return len(codec().encode(turn).input_ids) > codec().max_length
+        return len(text_format().encode(turn).input_ids) > text_format().max_length
 
     return is_over_long
 
@@ -109,7 +165,7 @@ def _texts(experiment: Experiment) -> tuple[str, ...]:
     if experiment.reference is None:
         return ()
     columns = reference_columns(Columns.from_config(experiment.data))
-    places = place_turns(expand_path(experiment.reference), "utterance", with_trees=False, columns=columns)
+    places = place_examples(expand_path(experiment.reference), "utterance", with_trees=False, columns=columns)
     return tuple(place.turn.utterance for place in islice(places, _TEXTS) if place.turn is not None)
 
 

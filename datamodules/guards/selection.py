@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from datamodules.redaction import Redaction
-from datamodules.turn import Turn
+from datamodules.guards.redaction import Redaction
+from datamodules.reading.example import Example
 from doppel.errors import DataError
 from doppel.lispress import uses_function
 
@@ -25,7 +25,7 @@ class Selection:
         equal turns by its k. So adding or removing one unit adds or removes at most one unit of what is kept: the
         guarantee for the kept turns holds for the file. The number of kept units counts as public, as N does
         everywhere; with ``keep_function`` it is an exact count of private text, which no ε covers and the card says.
-        ``redact`` asks each turn by itself and keeps all (:class:`~datamodules.redaction.Redaction`).
+        ``redact`` asks each turn by itself and keeps all (:class:`~datamodules.guards.redaction.Redaction`).
 
         ``shuffle_trees`` pairs each utterance with the tree of another turn. A row then holds two people's data, and a
         turn more or less would draw another permutation of all rows. The guarantee of such a run is therefore one for
@@ -64,7 +64,7 @@ class Selection:
         parts["redact"] = None if self.redact is None else self.redact.key
         return ",".join(f"{name}={value!r}" for name, value in parts.items() if value is not None)
 
-    def apply(self, turns: Sequence[Turn], path: str, unit: str) -> list[Turn]:
+    def apply(self, turns: Sequence[Example], path: str, unit: str) -> list[Example]:
         """The turns that are trained on.
 
         Args:
@@ -102,7 +102,7 @@ class Selection:
         return kept
 
 
-def _contents(turns: Sequence[Turn]) -> Iterator[str]:
+def _contents(turns: Sequence[Example]) -> Iterator[str]:
     """Names of turns: what they hold, and a number that tells equal ones apart."""
     seen: Counter[str] = Counter()
     for turn in turns:

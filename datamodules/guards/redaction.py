@@ -11,10 +11,10 @@ from typing import Any
 
 from tqdm import tqdm
 
-from datamodules.overlap import Named
-from datamodules.sources import content_digest, expand_path, file_digest
-from datamodules.tables import read_turns
-from datamodules.turn import Turn
+from datamodules.guards.overlap import Named
+from datamodules.reading.example import Example
+from datamodules.reading.examples import read_examples
+from datamodules.reading.files import content_digest, expand_path, file_digest
 from doppel.errors import DataError
 from doppel.privacy.fingerprint import keyed_fingerprint
 from doppel.redaction.mask import Ranker, Redactor
@@ -40,15 +40,15 @@ class Redaction:
         What cannot be checked: that a list of words was not made of the private rows.
 
     Attributes:
-        level: Share of a row's words that is hidden because they tell most, rounded up.
-        sensitive: Public file of texts of the sensitive kind, of which the ranker learns. Null: level is 0.
+        level: Share of a row's words to mask, those that tell most, rounded up.
+        sensitive: Public file of sensitive texts, from which the ranker learns. Null: level is 0.
         safe: Public file of other texts, likewise.
-        words: Text file of words and phrases that are always hidden, one a line; a tab and ``person``, ``city`` or
+        words: Text file of words and phrases that are always masked, one per line; a tab and ``person``, ``city`` or
             ``venue`` may follow.
         patterns: Some of ``email``, ``phone`` and ``number``.
-        entities: Hide names, dates and sums that a spaCy model finds.
-        pseudonyms: Put made-up names in place of what lists, patterns and names have a kind for; the same for the same
-            one, under the key of the fingerprints.
+        entities: Mask names, dates and sums that a spaCy model finds.
+        pseudonyms: Replace masked names with made-up ones of the same kind, the same for the same name, keyed by the
+            key of the fingerprints.
     """
 
     level: float = 0.0
@@ -112,7 +112,7 @@ class Redaction:
         """
         _redactor(self)
 
-    def apply(self, turns: Sequence[Turn]) -> list[Turn]:
+    def apply(self, turns: Sequence[Example]) -> list[Example]:
         """The turns, each redacted by itself and its tree with it.
 
         Raises:
@@ -122,7 +122,7 @@ class Redaction:
         return [_redacted(turn, redactor) for turn in tqdm(turns, "redacting", bar_format=NO_COUNT, disable=None)]
 
 
-def _redacted(turn: Turn, redactor: Redactor) -> Turn:
+def _redacted(turn: Example, redactor: Redactor) -> Example:
     said = redactor.redact(turn.utterance)
     tree = None if turn.parse is None else redactor.redact_tree(turn.parse, said)
     return replace(turn, utterance=said.text, parse=tree)
@@ -139,5 +139,5 @@ def _redactor(redaction: Redaction) -> Redactor:
 
 
 def _texts(path: str) -> list[str]:
-    turns = read_turns(expand_path(path), "utterance", with_trees=False)
+    turns = read_examples(expand_path(path), "utterance", with_trees=False)
     return [turn.utterance for turn in turns if turn.utterance.strip()]

@@ -1,0 +1,170 @@
+"""Steps that sample from a trained model, or annotate with one, each with its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from commands.run.context import Run, file_of, read
+from commands.run.reference import longest_utterance
+from commands.run.trainings import Shares, grammar_of, merged
+from commands.runs.steps import ANNOTATED, PUBLIC_TREES, File, Role, Step
+from commands.runs.system import BASE_MODEL, MODEL_FILES, System
+from commands.runs.yaml_files import Settings, merge
+
+_WRITER = "callbacks.synthetic_writer.SyntheticWriter"
+#: Arguments of a model that only its training needs.
+_OF_TRAINING = ("optimizer", "lr_scheduler", "init_weights")
+#: Arguments of the Trainer that a sampling shares with the training.
+_OF_EVERY_PASS = ("accelerator", "devices", "logger", "precision")
+
+
+def predict(
+    run: Run,
+    system: System,
+    stage: str,
+    writes: File,
+    prompts: str | None = None,
+    shares: Shares | None = None,
+    changes: Settings | None = None,
+    candidates: int = 1,
+) -> Step:
+    """Sample from a trained model.
+
+    Args:
+        run: What is run.
+        system: Whose samples.
+        stage: Which of its models writes them.
+        writes: Where they go.
+        prompts: File of what they are written for; None: they are trees, or written for nothing.
+        shares: What is drawn of an over-sample; it says how large that is.
+        changes: Sections of an experiment that the system sets.
+        candidates: Texts for each that is kept.
+    """
+    data: Settings = {"num_samples": run.experiment.num_samples * candidates}
+    if shares is not None and (writes.role == "pool" or not shares.draws_trees):  # and what leads to these
+        data["num_samples"] *= shares.oversample
+    if prompts is not None:
+        data["prompts_path"] = prompts
+        data |= {"is_public": True} if run.wanted.is_public else {}
+    config = _sampling(run, stage, changes or {}, data)
+    checkpoint = run.checkpoint(f"{system.scope}/{stage}")
+    overlay = _writing(run, "sample", writes.path, stage)
+    return run.step(
+        f"sample_{stage}",
+        "predict",
+        merge(overlay, config, {"ckpt_path": checkpoint}),
+        writes=[writes, file_of(system, f"{writes.path}.metrics.json", "metrics")],
+        reads=[checkpoint, prompts, *grammar_of(config)],
+    )
+
+
+def annotate_private(run: Run, parser: str, path: str, unit: str | None = None) -> Step:
+    """Trees for the private utterances, each by itself; the models of what follows train on them.
+
+    Formal guarantees:
+        A tree is a function of its utterance and of a public parser: utterances go through it one by one (``max_rows``
+        1), so that no rounding in a batch lets one unit change another's tree. A neighbour of the private file is then
+        a neighbour of the annotated one, with the same units, and what trains on that is as private as what would train
+        on private trees.
+
+    Args:
+        run: What is run.
+        parser: Checkpoint of a parser that is public.
+        path: The private file.
+        unit: Whom the guarantee protects; None: an utterance.
+    """
+    config = _annotated(run, path, unit or "utterance", run.columns, max_rows=1)
+    return _annotation(run, "annotate_private", config, parser, ANNOTATED, "private", protected=[path])
+
+
+def annotate(run: Run, name: str, path: object, parser: str, writes: str, system: System | None = None) -> Step:
+    """Trees that a parser writes for the utterances of a file.
+
+    Args:
+        run: What is run.
+        name: Of the step.
+        path: The file.
+        parser: The parser's checkpoint.
+        writes: What to write, in the run folder.
+        system: Whose samples these are; None where they are nobody's.
+    """
+    config = _annotated(run, str(path), "utterance", None, max_rows=None)
+    return _annotation(run, name, config, parser, writes, "data", system)
+
+
+def public_trees(run: Run) -> Step:
+    """The trees of the reference, of whose names the models of trees write."""
+    reference = run.experiment.reference
+    options = {"reference": reference, "out": run.folder / PUBLIC_TREES, "columns": run.columns}
+    return run.step("public_trees", "public-trees", options, writes=[File(PUBLIC_TREES, "data")], reads=[reference])
+
+
+def _annotation(
+    run: Run,
+    name: str,
+    config: Settings,
+    parser: str,
+    writes: str,
+    role: Role,
+    system: System | None = None,
+    protected: Iterable[object] = (),
+) -> Step:
+    files = [writes, f"{writes}.metrics.json"]
+    return run.step(
+        name,
+        "predict",
+        merge(_writing(run, "annotate", writes, name), config, {"ckpt_path": parser}),
+        writes=[File(path, role) if system is None else file_of(system, path, role) for path in files],
+        reads=[config["data"]["init_args"]["path"], parser],
+        protected=protected,
+    )
+
+
+def _sampling(run: Run, stage: str, changes: Settings, data: Settings) -> Settings:
+    """Of a pass that samples from a language model, without its checkpoint.
+
+    Args:
+        run: What is run.
+        stage: Which model.
+        changes: Sections that the system sets.
+        data: Arguments of the data module: how many texts, and which prompts.
+    """
+    adapters = [{"model": o["model"]} for o in run.overlays if "lora" in o.get("model", {}).get("init_args", {})]
+    config = merged(run, stage, changes, *adapters)
+    model, trainer = config["model"], config.get("trainer", {})
+    arguments = {name: value for name, value in model["init_args"].items() if name not in _OF_TRAINING}
+    way = arguments.setdefault("sampling", {})
+    if stage != "parse_tree":
+        way.pop("grammar", None)  # of trees alone
+        if way.get("max_new_tokens") is None:
+            way["max_new_tokens"] = longest_utterance(run.experiment, arguments.get("base_model", BASE_MODEL))
+    top: Settings = {"trainer": {name: trainer[name] for name in _OF_EVERY_PASS if name in trainer}}
+    if run.experiment.seed is not None:
+        way["seed"] = top["seed_everything"] = run.experiment.seed
+    return {**top, "model": {**model, "init_args": arguments}, "data": {"init_args": data}}
+
+
+def _annotated(run: Run, path: str, unit: str, columns: Settings | None, max_rows: int | None) -> Settings:
+    """Of a pass of a parser over the utterances of a file, without its checkpoint.
+
+    Args:
+        run: What is run.
+        path: The file.
+        unit: Whose line it is; ``utterance`` writes none.
+        columns: What the columns of the file are called; None: the usual names.
+        max_rows: Most utterances that are parsed together; None: as in the parser's file.
+    """
+    model = read(run.experiment, MODEL_FILES["parser"])["model"]
+    if max_rows is not None:
+        model["init_args"]["max_rows"] = max_rows
+    data: Settings = {"path": path, "unit": unit} | ({} if columns is None else {"columns": columns})
+    return {"model": model, "data": {"init_args": data}}
+
+
+def _writing(run: Run, overlay: str, path: str, source: str) -> Settings:
+    """An overlay of ``predict`` whose lines go to a file of the run, each with its source."""
+    config = read(run.experiment, f"configs/overlays/{overlay}.yaml")
+    for callback in config["trainer"]["callbacks"]:
+        if callback["class_path"] == _WRITER:
+            callback["init_args"] |= {"output_path": str(run.folder / path), "stage": source}
+    return config
