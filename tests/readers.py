@@ -28,6 +28,7 @@ def reader(path: str) -> str | None:
 
 
 def _pattern(text: str) -> re.Pattern[str]:
-    """``STAGE`` is any folder, ``*`` any part of a name, ``**`` anything below."""
-    parts = {"STAGE": "[^/]+", "**": ".*", "*": "[^/]*"}
-    return re.compile("".join(parts.get(part, re.escape(part)) for part in re.split(r"(STAGE|\*\*|\*)", text)))
+    """``SYSTEM`` and ``STAGE`` are folders as the page says, ``*`` is any part of a name, ``**`` anything below."""
+    system = r"[^/]+(?:/draws/\d+)?"
+    parts = {"SYSTEM": system, "STAGE": f"(?:{system}/)?[^/]+", "**": ".*", "*": "[^/]*"}
+    return re.compile("".join(parts.get(part, re.escape(part)) for part in re.split(r"(SYSTEM|STAGE|\*\*|\*)", text)))
