@@ -85,7 +85,7 @@ def call(
         "evolve",
         str(folder / "evolution"),
         "--out",
-        str(folder / "synthetic_evolution.jsonl"),
+        str(folder / "evolution/samples.jsonl"),
         "--num-samples",
         "12",
     ]
@@ -121,7 +121,7 @@ def released(folder: Path, scope: str = "evolution") -> list[dict[str, Any]]:
 
 def samples(folder: Path) -> list[str]:
     """Texts of the samples."""
-    lines = (folder / "synthetic_evolution.jsonl").read_bytes().splitlines()
+    lines = (folder / "evolution/samples.jsonl").read_bytes().splitlines()
     return [json.loads(line)["utterance"] for line in lines]
 
 

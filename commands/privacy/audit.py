@@ -81,11 +81,11 @@ def audit(argv: list[str]) -> int:
     """Train on a copy of the data with canaries and bound epsilon from below.
 
     Takes the configurations of a `fit`, private or not, or the config.yaml that one has saved: python cli.py audit
-    --config RUN/SYSTEM/STAGE/config.yaml --run_dir RUN/audit. Canaries are hidden in a copy of the training data by the toss
-    of a coin, the model is trained as `fit` would, and whoever guesses the coins from the trained model gets a lower
-    bound on epsilon (Steinke, Nasr, Jagielski 2023). Samples are searched for copies of canaries and of training text.
-    Writes audit.json and audit.txt into the run folder; ends with status 1 if the bound is above the epsilon that the
-    ledger claims. docs/systems.md says how to read the numbers.
+    --config RUN/SYSTEM/STAGE/config.yaml --run_dir RUN/audit. Canaries are hidden in a copy of the training data by the
+    toss of a coin, the model is trained as `fit` would, and whoever guesses the coins from the trained model gets a
+    lower bound on epsilon (Steinke, Nasr, Jagielski 2023). Samples are searched for copies of canaries and of training
+    text. Writes audit.json and audit.txt into the run folder; ends with status 1 if the bound is above the epsilon that
+    the ledger claims. docs/systems.md says how to read the numbers.
 
     Args:
         argv: Arguments of the audit.

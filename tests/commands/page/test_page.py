@@ -372,7 +372,7 @@ def test_samples_that_were_changed_after_their_step_are_not_shown(tmp_path: Path
     with (run / "two_stage/samples.jsonl").open("a") as file:
         file.write('{"utterance": "lunch with Ana"}\n')
     text = page(run).words
-    assert "Ana" not in text and "synthetic.jsonl is not shown" in text and "yes" in text
+    assert "Ana" not in text and "two_stage/samples.jsonl is not shown" in text and "yes" in text
     (run / "one_stage/samples.jsonl").unlink()
     assert cli.main(["page", str(run)]) == 2
 

@@ -77,7 +77,7 @@ def test_a_generator_is_known_before_anything_is_paid(
 def test_samples_and_what_they_cost(tmp_path: Path, private: Path, capsys: pytest.CaptureFixture) -> None:
     assert call(tmp_path, private) == 0
     assert len(samples(tmp_path)) == 12 and spent(tmp_path) == 2
-    told = json.loads((tmp_path / "synthetic_evolution.jsonl.evolution.json").read_text())
+    told = json.loads((tmp_path / "evolution/samples.jsonl.evolution.json").read_text())
     assert (told["num_rounds"], told["num_lost_rounds"], told["num_samples"]) == (2, 0, 12)
     record = mechanism(tmp_path)
     assert (record["kind"], record["unit"], record["num_units"], record["sample_rate"]) == (
@@ -160,7 +160,7 @@ def test_a_line_of_the_ledger_that_a_crash_tore_is_a_lost_round(tmp_path: Path, 
     path = tmp_path / "ledger.jsonl"
     path.write_bytes(path.read_bytes()[:-90])
     assert call(tmp_path, private) == 0
-    told = json.loads((tmp_path / "synthetic_evolution.jsonl.evolution.json").read_text())
+    told = json.loads((tmp_path / "evolution/samples.jsonl.evolution.json").read_text())
     assert (told["num_rounds"], told["num_lost_rounds"]) == (1, 1) and len(samples(tmp_path)) == 12
 
 
@@ -183,7 +183,7 @@ def test_a_killed_process_asks_no_question_twice(tmp_path: Path, private: Path) 
         kept = len((tmp_path / "evolution" / "answers.jsonl").read_text().splitlines())
         assert kept == 17
         assert call(tmp_path, private, generator=server.url, limits=limits) == 0
-        told = json.loads((tmp_path / "synthetic_evolution.jsonl.evolution.json").read_text())
+        told = json.loads((tmp_path / "evolution/samples.jsonl.evolution.json").read_text())
         again = [words for words in server.asked[18:] if words in server.asked[:17]]
         assert len(server.asked) == told["num_answers"] + 1, "but for the one that the kill cut off"
         assert not {json.loads(body)["seed"] for body in server.bodies[18:]} & {
@@ -241,7 +241,7 @@ def test_votes_and_sizes_of_labels_are_one_budget(tmp_path: Path, private: Path)
     assert accountant.get_epsilon(1e-5) == pytest.approx(8.0, rel=2e-3)
     assert get_epsilon_gaussian((2 / sigma**2 + 1 / 16) ** -0.5, 1e-5) == pytest.approx(8.0, rel=2e-3)
     assert Ledger(tmp_path / "ledger.jsonl").epsilon("evolution") <= 8.0
-    lines = [json.loads(line) for line in (tmp_path / "synthetic_evolution.jsonl").read_bytes().splitlines()]
+    lines = [json.loads(line) for line in (tmp_path / "evolution/samples.jsonl").read_bytes().splitlines()]
     assert {line["label"] for line in lines} <= {"calendar", "weather", "people"}
     assert call(tmp_path, private, *more, privacy=room, per_label=True) == 0 and spent(tmp_path, "histogram") == 1
 
