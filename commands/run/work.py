@@ -65,8 +65,6 @@ def settle(experiment: Experiment, run: Path, is_anew: bool) -> tuple[Experiment
     Raises:
         UserError: The run was begun with other settings.
     """
-    if not is_anew:
-        refuse_old(run)
     path, repeated = run / "experiment.yaml", frozenset[str]()
     parser, digest = experiment.parser, None
     if parser is not None:
@@ -78,6 +76,7 @@ def settle(experiment: Experiment, run: Path, is_anew: bool) -> tuple[Experiment
         experiment = replace(experiment, public_parser=str(Path(experiment.public_parser).resolve()))
     commits = [version()]
     if path.is_file() and not is_anew:
+        refuse_old(run)
         old = load(path)
         if parser is None and old.parser is not None and Path(old.parser).is_file():
             parser, digest = old.parser, old.parser_digest
