@@ -249,7 +249,7 @@ def _made(folder: Path, file: str) -> str:
     if not file.startswith("runs/"):
         return str(ROOT / file)
     _, name, *_ = parts = Path(file).parts
-    stage = Path(file).stem if "configs" in parts else parts[2]
+    stage = Path(file).stem if "configs" in parts else "-".join(parts[2:-1])
     stages = steps_of(load_experiment(shipped(name)), folder / name)
     config = next(each.config for each in stages if each.name == stage)
     path = folder / f"{stage}.yaml"

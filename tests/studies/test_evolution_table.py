@@ -35,7 +35,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         metrics = {"mauve_minilm": 0.5, "word_overlap": 0.3, "human_mauve_minilm": 0.9}
         (folder / "report.json").write_text(json.dumps({"num_samples": 9, "metrics": {system: metrics}}))
         if system == "evolution":
-            (folder / system).mkdir()
+            (folder / system).mkdir(exist_ok=True)
             (folder / system / "samples.jsonl.evolution.json").write_text('{"spent_calls": 27}')
         return SimpleNamespace(returncode=0)
 
@@ -92,7 +92,7 @@ def test_cells_that_have_finished_are_judged_by_a_parser_that_comes_later_and_on
     assert [words[0] for words in started] == ["run"] * 2 + ["evaluate"] * 2
     for words in started[2:]:
         samples = Path(words[words.index("--synthetic") + 1])
-        assert samples.parent / "report.json" in reports and words[words.index("--parser") + 1] == "last.ckpt"
+        assert samples.parents[1] / "report.json" in reports and words[words.index("--parser") + 1] == "last.ckpt"
         assert words[words.index("--seed") + 1] == "1", "the human turns of the run's own comparison"
     assert {path: path.read_bytes() for path in reports} == reports, "a finished run was changed"
     frame = read_csv(reviews.parent / "out.csv").set_index(["setting", "metric"])["value"]

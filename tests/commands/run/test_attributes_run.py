@@ -164,9 +164,9 @@ def test_more_samples_need_neither_the_table_nor_epsilon(run: Path, finished: Pa
     with away(finished.parent / "private.jsonl"):
         assert draw(run, "--num", "30") == 0
         assert draw(run, "--label", "Stars: 2 | Topic: music", "--num", "8") == 0
-    more = lines(run / "samples" / "attributes-2.jsonl")
+    more = lines(run / "attributes/draws/2/samples.jsonl")
     assert len(more) == 30
-    asked = [line["label"] for line in lines(run / "samples" / "attributes-3.jsonl")]
+    asked = [line["label"] for line in lines(run / "attributes/draws/3/samples.jsonl")]
     assert len(asked) == 8 and all(label.startswith("Topic: music | Stars: 2 | Words: ") for label in asked)
     assert (run / "ledger.jsonl").read_text() == ledger
     assert cli.main(["verify", str(run)]) == 0

@@ -136,7 +136,7 @@ def test_trained_weights_take_the_place_of_the_first(
     for stage, kinds in {"parse_tree": {"target": "parse"}, "parse2utterance": {"source": "parse"}}.items():
         model = CausalLM(base_model=tiny_model, **kinds)  # type: ignore[arg-type]
         state = {name: value * 3 for name, value in model.state_dict().items()}
-        path = tmp_path / "run" / stage / "checkpoints" / "last.ckpt"
+        path = tmp_path / "run" / "two_stage" / stage / "checkpoints" / "last.ckpt"
         path.parent.mkdir(parents=True)
         torch.save({"state_dict": state, "text_format": model.text_format.compatibility(), "lora": None}, path)
     assert cli.main(["norms", str(experiment), "--run-dir", str(tmp_path / "run")]) == 0

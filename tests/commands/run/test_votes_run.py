@@ -83,5 +83,5 @@ def test_more_samples_read_what_was_released_and_no_private_file(run: Path, fini
     before = (run / "ledger.jsonl").read_bytes()
     with away(finished.parent / "private.jsonl"):
         assert draw(run, "--system", "one_stage", "--num", "9") == 0
-    assert len((run / "samples" / "one_stage-2.jsonl").read_bytes().splitlines()) == 9
+    assert len((run / "one_stage/draws/2/samples.jsonl").read_bytes().splitlines()) == 9
     assert (run / "ledger.jsonl").read_bytes() == before
