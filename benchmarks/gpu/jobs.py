@@ -16,8 +16,6 @@ _TOY_STEP = ["--sizes", "tiny", "--lengths", "8", "--micro-batch", "2", "--repea
 
 #: What ``norms`` recommends for the mean over a row's tokens on the shipped base.
 MEAN_LOSS_NORMS = {"one_stage": 14.0, "parse_tree": 8.0, "parse2utterance": 18.0}
-#: σ·C/B of part F: σ = 2.4249 for ε = 3 and 59 steps of 2,048 of 10,060 units, C = 10.
-ONE_STAGE_NOISE = 2.4249 * 10 / 2048
 
 
 @dataclass(frozen=True)
@@ -150,10 +148,6 @@ def _small_base(place: Place) -> list[Job]:
         linear = f"{{start_factor: 1.0, end_factor: 0.02, total_iters: {num_steps}}}"
         return {"model.lr_scheduler": f"{{class_path: torch.optim.lr_scheduler.LinearLR, init_args: {linear}}}"}
 
-    def optimizer(name: str, **arguments: float) -> Settings:
-        words = ", ".join(f"{key}: {value}" for key, value in {"lr": 2e-3, **arguments}.items())
-        return {"model.optimizer": f"{{class_path: benchmarks.gpu.optimizers.{name}, init_args: {{{words}}}}}"}
-
     def job(name: str, settings: Settings, system: str = "one_stage") -> Job:
         return _synthesis(place, "F", name, common | settings, system, "smcalflow-best-small")
 
@@ -176,10 +170,6 @@ def _small_base(place: Place) -> list[Job]:
         job("one-118-lr1", twice | lr(1e-3)),
         job("one-118-decay", twice | decay(118)),
         job("one-59-decay", decay(59)),
-        job("one-59-average", optimizer("AveragedAdam", num_steps=59)),
-        job("one-118-average", twice | optimizer("AveragedAdam", num_steps=118)),
-        job("one-59-corrected", optimizer("NoiseCorrectedAdam", noise_std=ONE_STAGE_NOISE, floor=0.3)),
-        job("one-59-corrected-1", optimizer("NoiseCorrectedAdam", noise_std=ONE_STAGE_NOISE, floor=1.0)),
         job("one-mean", mean),
         job("one-mean-beams", mean | beams),
         job("one-beams", beams),

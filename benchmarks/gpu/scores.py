@@ -25,7 +25,8 @@ def rows(out: Path) -> list[dict[str, Any]]:
     for values in sorted(out.glob("results/*/synthetic*.json")):
         run = values.parent
         experiment = yaml.safe_load((run / "experiment.yaml").read_text())
-        lines = [json.loads(line) for line in (run / "ledger.jsonl").read_text().splitlines()]
+        ledger = run / "ledger.jsonl"  # which a run without privacy has not
+        lines = [json.loads(line) for line in ledger.read_text().splitlines()] if ledger.exists() else []
         mechanisms = [line for line in lines if "noise_multiplier" in line]
         common = {
             "run": run.name,

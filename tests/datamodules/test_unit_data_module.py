@@ -114,7 +114,7 @@ def test_the_fingerprint_follows_every_row_and_whose_it_is() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: module(Stream()), "IterableDataset|Stream .*coin of its own"),
+        (lambda: module(Stream()), "IterableDataset|Stream .*excludes Poisson sampling"),
         (lambda: module(DataLoader(Noisy())), "DataLoader.*loader.dataset"),
         (lambda: module({"a": 1}), "dict"),
         (lambda: module([]), "no rows"),
