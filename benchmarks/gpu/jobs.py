@@ -11,7 +11,7 @@ from pathlib import Path
 
 Settings = dict[str, object]
 #: Files of a run that are brought back: samples and prompts, its ledger, and how it was made.
-SAMPLES = ("*.jsonl", "experiment.yaml", ".done/*", "configs/*.yaml")
+SAMPLES = ("*/samples.jsonl", "*/trees.jsonl", "ledger.jsonl", "experiment.yaml", ".done/*", "configs/*.yaml")
 _TOY_STEP = ["--sizes", "tiny", "--lengths", "8", "--micro-batch", "2", "--repeats", "1", "--seconds", "0.1"]
 
 #: What ``norms`` recommends for the mean over a row's tokens on the shipped base.

@@ -22,7 +22,7 @@ if [ "${3:-}" = halves ]; then
     head -n "$half" "$out/$valid" >"$out/a.dataflow_dialogues.jsonl"
     tail -n "+$((half + 1))" "$out/$valid" >"$out/b.dataflow_dialogues.jsonl"
 fi
-for samples in "$out"/results/*/synthetic*.jsonl; do
+for samples in "$out"/results/*/*/samples.jsonl; do
     [ -s "$samples" ] || continue
     if [ "${3:-}" = halves ]; then
         for half in a b; do
@@ -31,7 +31,7 @@ for samples in "$out"/results/*/synthetic*.jsonl; do
         continue
     fi
     set=smcalflow
-    grep -q 'sgd/train' "$(dirname "$samples")/experiment.yaml" && set=sgd
+    grep -q 'sgd/train' "$(dirname "$samples")/../experiment.yaml" && set=sgd
     compare "$samples" "$data/$set/$valid.zip" 1711 "${samples%.jsonl}.json"
 done
 "$python" -m benchmarks.gpu.scores "$out" "$csv"

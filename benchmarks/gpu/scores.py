@@ -22,8 +22,8 @@ REFERENCES = {"": "valid", "a": "first half of valid", "b": "second half of vali
 def rows(out: Path) -> list[dict[str, Any]]:
     """The rows of all runs of a folder that have been judged."""
     found = []
-    for values in sorted(out.glob("results/*/synthetic*.json")):
-        run = values.parent
+    for values in sorted((*out.glob("results/*/*/samples.json"), *out.glob("results/*/*/samples.?.json"))):
+        run = values.parents[1]
         experiment = yaml.safe_load((run / "experiment.yaml").read_text())
         ledger = run / "ledger.jsonl"  # which a run without privacy has not
         lines = [json.loads(line) for line in ledger.read_text().splitlines()] if ledger.exists() else []

@@ -59,7 +59,7 @@ def test_the_price_of_privacy_has_a_row_for_each_private_training(tmp_path: Path
     wanted = ["--public", "embedded:any?num=20", "--num-units", "10", "--repeats", "1", "--out", str(path)]
     privacy_price.main([str(experiment), *wanted])
     rows = table_rows(path)
-    trainings = ["one_stage", "parse_tree", "parse2utterance"]
+    trainings = ["one_stage-one_stage", "two_stage-parse_tree", "two_stage-parse2utterance"]
     assert sorted(row[0] for row in rows) == sorted(trainings * 2)
     lost = [row for row in rows if row[2].endswith("%")]
     assert len(lost) == 3 and all(0 < number(row[2]) < 1 for row in lost)  # room is there, and it is small

@@ -86,7 +86,8 @@ def test_a_score_has_its_setting_machine_and_commit(tmp_path: Path) -> None:
     (run / "experiment.yaml").write_text(json.dumps(experiment))
     mechanism = {"noise_multiplier": 1.5, "num_units": 100, "batch_size": 20, "planned_steps": 15}
     (run / "ledger.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in [{"type": "budget"}, mechanism]))
-    (run / "synthetic_one_stage.json").write_text(json.dumps({"word_overlap": 0.3, "notes": ["none"]}))
+    (run / "one_stage").mkdir()
+    (run / "one_stage" / "samples.json").write_text(json.dumps({"word_overlap": 0.3, "notes": ["none"]}))
     (row,) = scores.rows(tmp_path)
     assert (row["data"], row["num_units"], row["expected_batch_size"], row["num_steps"]) == ("SGD", 100, 20, 15)
     assert (row["metric"], row["value"], row["gpu"], row["commit"]) == ("word_overlap", 0.3, "NVIDIA H200", "abc")
