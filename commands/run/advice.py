@@ -52,14 +52,12 @@ def check_data(work: Work, asks: bool = False) -> dict[str, Readiness | Outlook]
     found: dict[str, Readiness | Outlook] = {}
     for used in systems_of(work.experiment):
         plans = work.is_anew or not asks
-        ready = readiness(work.experiment, used, work.steps, read.num_units, plans)
-        votes = outlook(work.experiment, used, work.waiting, read.num_units, work.run)
-        if ready is not None:
-            found[used.name] = ready
-        if votes is not None:
-            found[used.name] = votes
-        drowns = [f"{used.name}: {votes.advice}"] if votes is not None and votes.advice is not None else []
-        for sentence in [*([] if ready is None else ready.warnings), *drowns]:
+        told: Readiness | Outlook | None = readiness(work.experiment, used, work.steps, read.num_units, plans)
+        told = told or outlook(work.experiment, used, work.waiting, read.num_units, work.run)
+        if told is not None:
+            found[used.name] = told
+        drowns = [f"{used.name}: {told.advice}"] if isinstance(told, Outlook) and told.advice is not None else []
+        for sentence in told.warnings if isinstance(told, Readiness) else drowns:
             say(f"── warning: {sentence}")
     hopeless = [name for name, told in found.items() if isinstance(told, Readiness) and told.is_hopeless]
     if asks and hopeless and not confirm(f"── Spend ε on {' and '.join(hopeless)} all the same?"):

@@ -68,7 +68,7 @@ def tell_ready(work: Work, found: Mapping[str, Readiness | Outlook]) -> None:
 def forecast(num_units: int, trainings: Iterable[Step], experiment: Experiment) -> tuple[float, float, int]:
     """Least and most seconds of trainings, for one row a unit, and the weights that the largest model trains."""
     shortest, longest, largest = 0.0, 0.0, 0
-    for config in (step.config or {} for step in trainings):
+    for config in (step.config for step in trainings):
         model, trainer = build(config["model"]), config.get("trainer") or {}
         trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
         size = sum(weight.numel() for weight in model.parameters())

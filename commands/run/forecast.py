@@ -116,8 +116,9 @@ def readiness(
         return None
     found: Readiness | None = None
     for step in trainings:
-        config = StageConfig(step.config or {})
-        count = count_units(private_file(experiment, step), config, num_units)
+        config = StageConfig(step.config)
+        named = experiment.data if experiment.write_parses else config.data  # before a parser writes its trees
+        count = _count_units(str(named.get("train_path")), config, num_units)
         if count is None:
             return None
         batch_size = config.data.get("batch_size") or usual_batch_size(count)
@@ -167,7 +168,7 @@ def outlook(
     if step is None:
         return None
     data, settings = step.config["data"], experiment.evolving
-    count = count_units(data["train_path"], StageConfig({"data": {"init_args": data}}), num_units)
+    count = _count_units(data["train_path"], StageConfig({"data": {"init_args": data}}), num_units)
     if count is None:
         return None
     pool = experiment.num_samples * (1 + settings.variations)
@@ -282,13 +283,7 @@ def trainings_of(system: System, steps: Iterable[Step]) -> list[Step]:
     return [step for step in steps if step.kind == "fit" and step.folder in own]
 
 
-def private_file(experiment: Experiment, training: Step) -> str:
-    """The private file of a training as the user named it, before a parser writes its trees."""
-    config = StageConfig(training.config or {})
-    return str((experiment.data if experiment.write_parses else config.data).get("train_path"))
-
-
-def count_units(path: str, config: StageConfig, num_units: Mapping[str, int]) -> int | None:
+def _count_units(path: str, config: StageConfig, num_units: Mapping[str, int]) -> int | None:
     """N of a configuration: the units of its file, or those that are selected; None where nobody has counted them."""
     data = config.data
     if path not in num_units:  # such as the private part of a split that is still to be made

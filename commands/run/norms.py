@@ -66,7 +66,7 @@ def norms(
     if num_units < 3:
         raise UserError(f"--num-units is {num_units}: give at least 3, better a thousand")
     given = load(experiment, read_values(set))
-    trainings = [stage for stage in steps_of(given, Path("RUN")) if (stage.config or {}).get("privacy")]
+    trainings = [stage for stage in steps_of(given, Path("RUN")) if stage.config.get("privacy")]
     if not trainings:
         raise UserError(f"{experiment} trains nothing privately, so nothing is clipped: give one with a finite epsilon")
     path = public or given.reference
@@ -78,7 +78,6 @@ def norms(
         refuse_private([(name, path, columns)], of_experiment(given.as_dict()))
     for stage in trainings:
         config = stage.config
-        assert config is not None
         if run_dir is not None:
             config["model"]["init_args"]["init_weights"] = str(run_dir / str(stage.folder))
         data, model = config["data"]["init_args"], build(config["model"])

@@ -211,7 +211,8 @@ def _place(experiment: Experiment, run: Path, used: System, wanted: Wanted) -> t
 def _is_begun(step: Step, run: Path) -> bool:
     """Whether a step was begun as it would be now."""
     path = run / "configs" / f"{step.name}.yaml"
-    return path.is_file() and path.read_text(encoding="utf-8") == dump(step.config) and is_declared(step, run)
+    is_same = path.is_file() and path.read_text(encoding="utf-8") == dump(step.config)
+    return is_same and is_declared(step, run)
 
 
 def _refuse_seed(run: Path, used: System, wanted: Wanted) -> None:
@@ -250,8 +251,7 @@ def _local(experiment: Experiment, run: Path, steps: Sequence[Step]) -> int:
     for step in steps:
         mark = run / ".done" / step.name
         if not mark.exists():
-            if step.config is not None:
-                (run / "configs" / f"{step.name}.yaml").write_text(dump(step.config), encoding="utf-8")
+            (run / "configs" / f"{step.name}.yaml").write_text(dump(step.config), encoding="utf-8")
             declare(step, run)
     return run_here(run, steps)
 
