@@ -229,8 +229,9 @@ class TextFeaturizer:
             whichever other texts there are. Texts of one length go through the model in batches of constant size, the
             last one filled up, so every product has the same form whatever the texts; and this machine shows, for each
             length before it is used, that in this form the bits of a row depend neither on its neighbours nor on its
-            place (:meth:`_is_independent`, on random ids). Texts of a length for which they do, and all texts on a GPU,
-            go one by one.
+            place (:meth:`_is_independent`). Texts of a length for which they do, and all texts on a GPU, go one by one.
+            It is tried on random ids, which is no proof: assumed is that the order in which a product is summed depends
+            on its form and not on the numbers in it.
 
         Args:
             texts: At least one.
