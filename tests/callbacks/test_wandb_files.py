@@ -21,6 +21,7 @@ from callbacks.slurm_job import SlurmJob
 from callbacks.wandb_artifacts import artifact, harmless, never_fatal
 from commands.page.wandb_report import log_report
 from commands.page.write import write_page
+from commands.runs.manifest import lay_out
 from commands.runs.run_folder import wandb_id
 from commands.runs.run_record import RunRecord
 from commands.runs.steps import File, Role
@@ -30,6 +31,7 @@ from doppel.privacy.fingerprint import keyed_fingerprint
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 ROOT = Path(__file__).resolve().parents[2]
+SYSTEM = "two_stage"
 STAGES = ("parse_tree", "sample_parse_tree", "parse2utterance", "sample_parse2utterance", "report")
 
 
@@ -39,10 +41,17 @@ def command(name: str, model: str, *overlays: str) -> list[str]:
     return [name, *(a for n in names for a in ("--config", f"{ROOT}/configs/{n}.yaml")), *common]
 
 
+def folder_of(run: Path, stage: str) -> Path:
+    """Where a stage of the run lies: the report's at its root, the others' in the system's folder."""
+    return run / stage if stage == "report" else run / SYSTEM / stage
+
+
 @pytest.fixture(scope="module")
 def pipeline(tmp_path_factory: pytest.TempPathFactory, tiny_model: str, corpus: str) -> Iterator[Path]:
     """A two-stage pipeline on private data, whose first fit is preempted."""
     run = tmp_path_factory.mktemp("runs") / "tiny"
+    (run / SYSTEM).mkdir(parents=True)
+    lay_out(run)
     patch = pytest.MonkeyPatch()
     patch.setattr(sys, "argv", ["cli.py"])
 
@@ -58,27 +67,32 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory, tiny_model: str, corpus: 
     for stage, model in {"parse_tree": "parse_tree_lm", "parse2utterance": "parse2utterance"}.items():
         fit = command("fit", model) + ["--data=datamodules.dialogue_data_module.DialogueDataModule"]
         fit += ["--privacy.target_epsilon=8", "--privacy.accountant=rdp", f"--model.init_args.base_model={tiny_model}"]
-        fit += ["--privacy.epochs=[1,1]", "--trainer.max_epochs=1", f"--run_dir={run / stage}"]
+        fit += ["--privacy.epochs=[1,1]", "--trainer.max_epochs=1", f"--run_dir={run / SYSTEM / stage}"]
         fit += [f"--data.init_args.{path}={corpus}" for path in ("train_path", "val_path")]
         fit += ["--data.init_args.batch_size=12", "--data.init_args.unit=utterance"]
         if stage == "parse_tree":
             stop = ["--trainer.callbacks+=signals.SignalAt", "--trainer.callbacks.init_args.step=2"]
             call(*fit, *stop, status=75)
         call(*fit, "--ckpt_path=last")
-        weights = File(f"{stage}/checkpoints/last.ckpt", "checkpoint", "two_stage", "two_stage")
-        end_step(run, stage, ["fit", "--run_dir", str(run / stage)], [weights], private=corpus)
-        output = run / ("synthetic.jsonl" if prompts else "trees.jsonl")
+        weights = File(f"{SYSTEM}/{stage}/checkpoints/last.ckpt", "checkpoint", "two_stage", "two_stage")
+        end_step(run, f"{SYSTEM}-{stage}", ["fit", "--run_dir", str(run / SYSTEM / stage)], [weights], private=corpus)
+        output = run / SYSTEM / ("samples.jsonl" if prompts else "trees.jsonl")
         sample = command("predict", model, "overlays/sample")
         sample += [f"--trainer.callbacks.init_args.output_path={output}", f"--model.init_args.base_model={tiny_model}"]
-        sample += [f"--trainer.callbacks.init_args.stage={stage}", f"--run_dir={run / f'sample_{stage}'}"]
-        sample += [f"--ckpt_path={run / stage / 'checkpoints' / 'last.ckpt'}", "--data.init_args.num_samples=4"]
+        sample += [f"--trainer.callbacks.init_args.stage={stage}", f"--run_dir={run / SYSTEM / f'sample_{stage}'}"]
+        sample += [
+            f"--ckpt_path={run / SYSTEM / stage / 'checkpoints' / 'last.ckpt'}",
+            "--data.init_args.num_samples=4",
+        ]
         sample += ["--model.init_args.sampling={redraws: null}"]  # noise decides what a model of three steps writes
         call(*sample, *prompts)
         role: Role = "release" if prompts else "prompts"
-        files = [File(output.name, role, "two_stage", "two_stage")]
-        files.append(File(f"{output.name}.metrics.json", "metrics", "two_stage", "two_stage"))
-        read = [weights.path, *(["trees.jsonl"] if prompts else [])]
-        end_step(run, f"sample_{stage}", ["predict", "--run_dir", f"{run}/sample_{stage}"], files, read)
+        files = [File(f"{SYSTEM}/{output.name}", role, "two_stage", "two_stage")]
+        files.append(File(f"{SYSTEM}/{output.name}.metrics.json", "metrics", "two_stage", "two_stage"))
+        read = [weights.path, *([f"{SYSTEM}/trees.jsonl"] if prompts else [])]
+        end_step(
+            run, f"{SYSTEM}-sample_{stage}", ["predict", "--run_dir", f"{run}/{SYSTEM}/sample_{stage}"], files, read
+        )
         prompts = [f"--data.init_args.prompts_path={output}"]
     report = dict.fromkeys(("experiment", "seed", "epsilon", "commit", "base_model", "num_samples"))
     metrics = {"two_stage": {"word_overlap": 0.5, "private/copies": 3}}
@@ -93,14 +107,14 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory, tiny_model: str, corpus: 
 
 @pytest.fixture(scope="module")
 def runs(pipeline: Path) -> dict[str, list[OfflineRun]]:
-    return {stage: pieces(pipeline / stage) for stage in STAGES}
+    return {stage: pieces(folder_of(pipeline, stage)) for stage in STAGES}
 
 
 def test_a_requeued_stage_goes_on_with_its_run(pipeline: Path, runs: dict[str, list[OfflineRun]]) -> None:
     first, second = runs["parse_tree"]
     assert [first.is_preempted, second.is_preempted] == [True, False]
     assert {piece.run.run_id for piece in (first, second)} == {
-        (pipeline / "parse_tree" / "wandb_id").read_text().strip()
+        (pipeline / SYSTEM / "parse_tree" / "wandb_id").read_text().strip()
     }
     assert all(piece.run.resume for piece in (first, second)), "so that W&B appends the second piece"
     steps = [row["trainer/global_step"] for piece in (first, second) for row in piece.history if "dp/epsilon" in row]
@@ -114,7 +128,11 @@ def test_the_privacy_page_says_who_may_read_each_file(pipeline: Path) -> None:
     files = [str(path.relative_to(pipeline)) for path in pipeline.rglob("*") if path.is_file()]
     named = {path: reader(path) for path in files}
     assert [path for path in files if named[path] is None] == []
-    assert {path for path in files if named[path] == "anybody"} == {"synthetic.jsonl", "report.html", "report.json"}
+    assert {path for path in files if named[path] == "anybody"} == {
+        f"{SYSTEM}/samples.jsonl",
+        "report.html",
+        "report.json",
+    }
     assert "nobody outside" not in named.values()
 
 
@@ -134,11 +152,15 @@ def test_artifacts_lead_from_the_model_to_the_report(pipeline: Path, runs: dict[
     last = {stage: own[-1] for stage, own in runs.items()}
     assert not runs["parse_tree"][0].artifacts, "a model is an artifact once it is trained"
     for stage, made, read in [
-        ("parse_tree", {"tiny-parse_tree"}, set()),
-        ("sample_parse_tree", {"tiny-trees"}, {"tiny-parse_tree"}),
-        ("parse2utterance", {"tiny-parse2utterance"}, set()),
-        ("sample_parse2utterance", {"tiny-synthetic"}, {"tiny-trees", "tiny-parse2utterance"}),
-        ("report", {"tiny-report", "tiny-page"}, {"tiny-synthetic"}),
+        ("parse_tree", {"tiny-two_stage_parse_tree"}, set()),
+        ("sample_parse_tree", {"tiny-two_stage_trees"}, {"tiny-two_stage_parse_tree"}),
+        ("parse2utterance", {"tiny-two_stage_parse2utterance"}, set()),
+        (
+            "sample_parse2utterance",
+            {"tiny-two_stage_samples"},
+            {"tiny-two_stage_trees", "tiny-two_stage_parse2utterance"},
+        ),
+        ("report", {"tiny-report", "tiny-page"}, {"tiny-two_stage_samples"}),
     ]:
         assert {name for name, _ in last[stage].logged if not name.startswith("run-")} == made, stage
         assert {name for name, _ in last[stage].used} == read, stage
@@ -151,11 +173,11 @@ def test_artifacts_lead_from_the_model_to_the_report(pipeline: Path, runs: dict[
 
 
 def test_sampling_shows_synthetic_texts(pipeline: Path, runs: dict[str, list[OfflineRun]]) -> None:
-    for stage, name in {"sample_parse_tree": "trees", "sample_parse2utterance": "synthetic"}.items():
+    for stage, name in {"sample_parse_tree": "trees", "sample_parse2utterance": "samples"}.items():
         (piece,) = runs[stage]
-        (folder,) = (pipeline / stage / "wandb").glob("offline-run-*")
+        (folder,) = (folder_of(pipeline, stage) / "wandb").glob("offline-run-*")
         (table,) = folder.rglob("samples_*.table.json")
-        lines = [json.loads(line) for line in (pipeline / f"{name}.jsonl").read_bytes().splitlines()]
+        lines = [json.loads(line) for line in (pipeline / SYSTEM / f"{name}.jsonl").read_bytes().splitlines()]
         content = json.loads(table.read_text())
         assert content["data"] == [[line[column] for column in content["columns"]] for line in lines]
         assert piece.summary["synthetic/num_samples"] == 4
@@ -173,10 +195,10 @@ def test_nothing_private_is_in_any_file(pipeline: Path, corpus: str, runs: dict[
     needles += [turn["unit"].encode() for turn in turns]
     plain = content_digest(corpus, Selection())
     needles += [plain.encode(), keyed_fingerprint(plain).encode()]
-    files = [path for path in pipeline.glob("*/wandb/**/*") if path.is_file()]
+    files = [path for path in pipeline.rglob("*/wandb/**/*") if path.is_file()]
     assert len(files) > 2 * len(STAGES)
     page = pipeline / "report.html"
-    samples = [json.loads(line) for line in (pipeline / "synthetic.jsonl").read_bytes().splitlines()]
+    samples = [json.loads(line) for line in (pipeline / SYSTEM / "samples.jsonl").read_bytes().splitlines()]
     assert page.read_text().count("<li><d") >= len(samples), "the page holds the samples, and is searched too"
     assert any(corpus.encode() in path.read_bytes() for path in files), "only the name of the data is there"
     for path in files:

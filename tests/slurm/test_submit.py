@@ -345,8 +345,8 @@ def test_tasks_of_an_array_have_a_run_folder_each(
     subprocess.run(script, env=environment, cwd=ROOT, check=True, timeout=60, capture_output=True)
     calls = (stand_ins / "task.log").read_text()
     assert f"{runs}/code/cli.py fit --config {runs}/epsilon=3,seed=2/configs/one_stage-one_stage.yaml" in calls
-    assert f"--run_dir {runs}/epsilon=3,seed=2/one_stage --trainer.num_nodes 1 --trainer.devices 1" in calls
-    config = yaml.safe_load((runs / "epsilon=3,seed=2" / "configs" / "one_stage.yaml").read_text())
+    assert f"--run_dir {runs}/epsilon=3,seed=2/one_stage/one_stage --trainer.num_nodes 1 --trainer.devices 1" in calls
+    config = yaml.safe_load((runs / "epsilon=3,seed=2" / "configs" / "one_stage-one_stage.yaml").read_text())
     assert config["seed_everything"] == 2 and config["privacy"]["target_epsilon"] == 3
     settings = yaml.safe_load((runs / "epsilon=3,seed=2" / "experiment.yaml").read_text())
     assert settings["name"] == "quickstart" and (runs / "code" / "COMMIT").read_text().strip() in settings["commit"]

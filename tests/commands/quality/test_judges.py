@@ -41,7 +41,7 @@ def sampled(folder: Path, base: str) -> Path:
     (folder / "model_one_stage" / "config.yaml").write_text(
         yaml.safe_dump({"model": {"init_args": {"base_model": base}}})
     )
-    return folder / "synthetic_one_stage.jsonl"
+    return folder / "one_stage" / "samples.jsonl"
 
 
 def test_independent_judges_come_first_and_the_own_base_last(models: Path, tmp_path: Path) -> None:

@@ -219,7 +219,7 @@ def test_a_run_with_fluent_candidates_needs_the_model_and_a_reference(
             load(file, {"fluent": True, **changes})
     experiment = load(file, {"fluent": True, "candidates": 4, "systems": ["two_stage"]})
     check_sources(experiment)  # and no parser
-    (step,) = (step for step in steps_of(experiment, tmp_path) if step.name == "choose_utterances")
+    (step,) = (step for step in steps_of(experiment, tmp_path) if step.name == "two_stage-choose")
     assert "reference" in step.config and "parser" not in step.config
     monkeypatch.setattr("commands.run.sources.ROOT", tmp_path)
     with pytest.raises(UserError, match="make base-135m"):
