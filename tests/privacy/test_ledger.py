@@ -264,7 +264,7 @@ def test_numbers_are_paid_and_released_in_one_line_and_files_after_their_steps(p
     found = Ledger(path).releases(name)
     assert found == [Release(1, content=sums), Release(2, "ab" * 32), Release(2, content={"marginal": [0]})]
     assert ledger.unpaid_reason("ab" * 32, "two_stage") is None
-    assert "has paid for it" in str(ledger.unpaid_reason("ab" * 32, "one_stage"))
+    assert "it was charged to" in str(ledger.unpaid_reason("ab" * 32, "one_stage"))
     assert "no release of it" in str(ledger.unpaid_reason("cd" * 32, "two_stage"))
     assert ledger.releases("two_stage/none") == []
 
