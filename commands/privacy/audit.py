@@ -85,7 +85,7 @@ def audit(argv: list[str]) -> int:
     toss of a coin, the model is trained as `fit` would, and whoever guesses the coins from the trained model gets a
     lower bound on epsilon (Steinke, Nasr, Jagielski 2023). Samples are searched for copies of canaries and of training
     text. Writes audit.json and audit.txt into the run folder; ends with status 1 if the bound is above the epsilon that
-    the ledger claims. docs/systems.md says how to read the numbers.
+    the ledger claims. docs/sign-off.md says how to read the numbers.
 
     Args:
         argv: Arguments of the audit.

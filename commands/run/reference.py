@@ -84,7 +84,7 @@ def foreign(experiment: Experiment, base: str) -> str | None:
         f"the reference has {num_tokens / num_words:.1f} tokens a word for {base}; words that a model knows "
         "have 1 to 2. It spells the others, and what is trained from it invents words, or breaks characters. The "
         "shipped base, SmolLM2-135M and MiniLM, which judges, votes and makes topics, know English alone: for another "
-        "language take a model.base_model of it (with model.lora, if it is large), and such an encoder (docs/guide.md)"
+        "language take a model.base_model of it (with model.lora, if large), and such an encoder (docs/own-model.md)"
     )
 
 
@@ -123,7 +123,7 @@ def unslotted(turns: Iterable[Example], table: SlotTable) -> list[str]:
         told.append(
             f"{left.total() / num_said:.0%} of the quoted strings that the reference's requests say have no kind in "
             f"the table of slots, such as {examples}: models are trained on such strings as they are; if they are "
-            "names, say where they stand in a table of your own, model.slots=FILE (docs/guide.md)"
+            "names, say where they stand in a table of your own, model.slots=FILE (docs/systems.md)"
         )
     if in_tree_alone:
         examples = ", ".join(f'"{text}"' for text, _ in Counter(in_tree_alone).most_common(3))

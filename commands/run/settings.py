@@ -23,7 +23,7 @@ DERIVED = {"epochs": "epochs", "scope": "systems", "target_epsilon": "epsilon"}
 class Adaptation:
     """Measure whether samples teach a parser a function that its public training data lacks.
 
-    The experiment of Mireshghallah et al., 2023, section 5.4: see ``docs/systems.md``.
+    The experiment of Mireshghallah et al., 2023, section 5.4: see ``docs/reproduce.md``.
 
     Args:
         train: Annotated requests, which are split into a public and a private part.
