@@ -196,7 +196,7 @@ class DialogueDataModule(TrainingDataModule):
         if self.selection.shuffle_trees is None:
             return None
         return (
-            "trees were shuffled, so that a row pairs the utterance and the tree of two turns: epsilon is that of the "
+            "trees were shuffled, so that a row pairs the text and the tree of two requests: epsilon is that of the "
             "shuffled rows, not of the people behind them; a diagnostic, not to be released"
         )
 

@@ -37,7 +37,7 @@ WORDS = {
     r"drowns?|drowned": "below the noise",
     r"paid for|pays? for|free of ε|costs? no(thing)? ε|no further ε": "charged; no additional privacy cost",
     r"dealt out anew|dealt anew": "shuffled baseline",
-    r"\b(private|public|human|training|\d+) turns\b": "requests",
+    r"\b(private|public|human|training|user|synthetic|\d+) turns?\b": "requests",
     r"(?<!low-rank )\badapters\b": "LoRA",
     r"SIGNED OFF": "VERIFIED",
     r"the law of": "the same distribution",

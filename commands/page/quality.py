@@ -154,7 +154,7 @@ def frequency_picture(human: Sequence[Sample], samples: Sequence[Sample], called
     points = {words[name]: (shares[0][name], shares[1][name]) for name in names}
     return scatter(
         points,
-        "How often each function occurs among human and among synthetic turns",
+        "How often each function occurs among human and among synthetic requests",
         f"{len(names)} functions, most of them near the line of equal shares if the samples are good",
     )
 

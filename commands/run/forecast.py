@@ -77,7 +77,7 @@ class Readiness:
         rate = self.batch_size / self.num_units
         if rate > LARGE_RATE and self.batch_size > usual:
             found.append(
-                f"{self.system}: a step draws {rate:.2g} of the units (q = {self.batch_size:,} of {self.num_units:,}), "
+                f"{self.system}: a step takes {rate:.2g} of the units (q = {self.batch_size:,} of {self.num_units:,}), "
                 f"which wastes ε: data.batch_size=null takes a twentieth, {usual:,}"
             )
         if self.steps < FEW_STEPS:

@@ -122,15 +122,15 @@ def unslotted(turns: Iterable[Example], table: SlotTable) -> list[str]:
         examples = ", ".join(f'"{text}"' for text, _ in left.most_common(3))
         told.append(
             f"{left.total() / num_said:.0%} of the quoted strings that the reference's requests say have no kind in "
-            f"the table of slots, such as {examples}: models are trained on such strings as they are; if they are "
-            "names, say where they stand in a table of your own, model.slots=FILE (docs/systems.md)"
+            f"the table of placeholders, such as {examples}: models are trained on such strings as they are; if they "
+            "are names, say where they stand in a table of your own, model.slots=FILE (docs/systems.md)"
         )
     if in_tree_alone:
         examples = ", ".join(f'"{text}"' for text, _ in Counter(in_tree_alone).most_common(3))
         told.append(
             f"{len(in_tree_alone):,} of {num_slots:,} names in the reference's trees are not found in their request, "
-            f"such as {examples}: they are slots of the tree alone, and where the request says another form of one, "
-            "models are trained on that"
+            f"such as {examples}: they are placeholders of the tree alone, and where the request says another form of "
+            "one, models are trained on that"
         )
     return told
 

@@ -88,7 +88,7 @@ class Selection:
                 raise DataError(f"keep_function: {error}") from None
             if not kept:
                 raise DataError(
-                    f"no turn of {path} calls {self.keep_function}: give keep_function a call head of its trees, or "
+                    f"no request of {path} calls {self.keep_function}: give keep_function a call head of its trees, or "
                     "the start of one and a star"
                 )
         if self.redact is not None:
@@ -96,7 +96,9 @@ class Selection:
         if self.shuffle_trees is not None:
             trees = [turn.parse for turn in kept]
             if None in trees:
-                raise DataError(f"a turn of {path} has no tree, so shuffle_trees has nothing to give it: leave it out")
+                raise DataError(
+                    f"a request of {path} has no tree, so shuffle_trees has nothing to give it: leave it out"
+                )
             random.Random(self.shuffle_trees).shuffle(trees)
             kept = [replace(turn, parse=tree) for turn, tree in zip(kept, trees, strict=True)]
         return kept
