@@ -46,15 +46,17 @@ def run(
     no_check: bool = False,
     verbose: bool = False,
 ) -> int:
-    """Train, sample and evaluate an experiment: here, or as SLURM jobs.
+    r"""Train, sample and evaluate an experiment: here, or as SLURM jobs.
 
     RUN_DIR receives everything: a folder for each system, with its models and samples.jsonl; synthetic.jsonl, a link to
     the samples of the main system; ledger.jsonl and report.json; experiment.yaml (what it was started with), configs/
     (what every step runs), code/ and slurm/ (what jobs run, and their output). Given again, the command skips what is
     done and goes on where it stopped.
 
-    python cli.py run configs/experiments/own-data.yaml runs/mine --epsilon 8 --systems one_stage two_stage
-      --set data.train_path=mine.csv data.unit=user reference=public.csv --check
+    Example:
+        python cli.py run configs/experiments/quickstart.yaml runs/quickstart
+        python cli.py run configs/experiments/own-data.yaml runs/mine --check --epsilon 8 \
+            --systems one_stage --set data.train_path=mine.csv data.unit=user reference=public.csv
 
     Args:
         experiment: File of configs/experiments, or experiment.yaml of a run.

@@ -50,14 +50,15 @@ def plan(
     lora: int | None = None,
     json: bool = False,
 ) -> None:
-    """What a private run would need and promise, before anything is spent.
+    """Print what a private run needs and promises, before anything is spent.
 
-    Print the noise multiplier, sample rate, steps and delta of a private run, and the noise that training will
-    feel, and name the nearest measured run. Nothing is spent and no data are read.
+    Noise multiplier, sample rate, steps and delta, the noise that training will feel, and the nearest measured run.
+    Nothing is spent and no data are read. noise-to-signal = sigma * sqrt(d) / B for d trained parameters: the norm of
+    one step's noise, sigma*C*sqrt(d)/B, over C, the largest norm that the averaged gradient can have (reached when all
+    clipped gradients agree, so it is a lower bound on the true ratio). Compare plans by it.
 
-    noise-to-signal = sigma * sqrt(d) / B for d trained parameters: the norm of one step's noise,
-    sigma*C*sqrt(d)/B, over the largest norm that the averaged gradient can have, C (reached when all clipped
-    gradients agree, so it is a lower bound on the true ratio). The clipping norm C cancels. Compare plans by it.
+    Example:
+        python cli.py plan --num-units 10000 --epochs 3 --target-epsilon 8
 
     Args:
         num_units: Units N in the private data.
