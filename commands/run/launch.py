@@ -22,6 +22,7 @@ from commands.run.sources import check_sources
 from commands.run.values import Point, read_grid, read_values
 from commands.run.work import Work, make_folder, settle, write
 from commands.runs.run_folder import has_begun, hold
+from doppel.console.say import say
 from doppel.errors import UserError
 
 
@@ -96,8 +97,6 @@ def run(
     changes = read_values(set) | _given(epsilon=epsilon, seed=seed, systems=systems, parser=parser)
     cluster = load_site(site, read_values(slurm) | _given(profile=profile, nodes=nodes))
     folder = Path(os.path.abspath(run_dir))
-    if not grid:
-        return execute(begin(load(experiment, changes), folder, cluster), mode, not no_check, verbose)
 
     def make(point: Point, name: str) -> Work:
         settings = point if point.keys() <= {"epsilon", "seed"} else {**point, "table": None}  # is of no table
@@ -106,7 +105,13 @@ def run(
     def go(work: Work) -> int:
         return execute(work, mode, is_verbose=verbose)
 
-    return run_grid(name_points(read_grid(grid)), make, go, folder, cluster, mode, not no_check)
+    if grid:
+        status = run_grid(name_points(read_grid(grid)), make, go, folder, cluster, mode, not no_check)
+    else:
+        status = execute(begin(load(experiment, changes), folder, cluster), mode, not no_check, verbose)
+    if mode == "check" and status == 0:
+        say("nothing was spent; next: the same command without --check")
+    return status
 
 
 def begin(experiment: Experiment, run: Path, site: Site) -> Work:
