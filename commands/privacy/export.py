@@ -35,12 +35,13 @@ _BY_HAND = "what its training was given: no step of `python cli.py run` made the
 def export(stage_dir: Path, out: Path, *, dtype: Literal["float32", "float16", "bfloat16"] = "float32") -> None:
     """Write a trained model as a folder to release.
 
-    Release this folder, never a checkpoint. It holds weights, tokenizer, privacy card and README.md, which shows the
-    lines of Python that sample from it (decoding settings are in generation_config.json), and nothing else; last.ckpt
-    also holds the optimiser's state, which is as noisy as the gradients were, but which nobody needs, and the settings
-    of the run. Adapters are merged into the weights that they adapt. Any Hugging Face code loads the folder, and so
-    does base_model. Of a model of your own the folder holds pytorch_model.bin, its state dict, the card, and README.md
-    with the lines that load it.
+    Release this folder, never a checkpoint: last.ckpt also holds the settings of the run and the optimiser's state. The
+    folder holds weights (LoRA merged), tokenizer, privacy card, generation_config.json, and README.md with the lines of
+    Python that sample from it. Any Hugging Face code loads it, and so does base_model. Of a model of your own it holds
+    pytorch_model.bin, its state dict, the card, and README.md with the lines that load it.
+
+    Example:
+        python cli.py export runs/mine/topics/one_stage released/topics
 
     Args:
         stage_dir: Folder of the stage that trained, RUN/SYSTEM/STAGE.

@@ -39,17 +39,16 @@ def norms(
     set: list[str] | None = None,
     not_private: bool = False,
 ) -> None:
-    """Which clipping norm to take: gradient norms of public units, before anything is spent.
+    """Recommend a clipping norm C from gradient norms of public units, before anything is spent.
 
-    For each private training of an experiment: quantiles of the norms of its units' gradients, of short, middle and
-    long units; what share of the units some C would clip, and what the units would keep of their gradients; and a C.
-    A loss is a sum over tokens, so norms grow with length, and a small C takes from long rows first: the samples get
-    shorter than the data. The noise is proportional to C, so a large C drowns what they say. Recommended is the least C
-    at which short, middle and long units keep three quarters of their gradients each, on average.
+    Prints, for each private training of an experiment, quantiles of the gradient norms of short, medium and long units,
+    the share that a C would clip and how much of their gradients they would keep. Recommended is the least C at which
+    each length keeps three quarters on average. A loss is a sum over tokens, so norms grow with length: with a small C
+    long rows are clipped most, and samples get shorter than the data. Noise grows with C. Only public units are read
+    (--public, or the experiment's reference), so nothing is spent; a file that the experiment protects is refused.
 
-    Nothing is spent, for every figure is of public turns alone. They are public because you name them as such
-    (--public, or the experiment's reference, which anybody may see). A file that says what one does that the experiment
-    protects is refused, in whatever form.
+    Example:
+        python cli.py norms configs/experiments/own-data.yaml --public public.txt --set 'systems=[one_stage]'
 
     Args:
         experiment: File of configs/experiments, or experiment.yaml of a run.

@@ -31,6 +31,7 @@ _MEASURED = ((0.60, "10,060 requests at ε = 3", 0.71), (3.04, "2,000 requests a
 #: A third of the least noise that was measured, and the most.
 _LEAST, HOPELESS = 0.2, 3.1
 _LESS = "More units, a larger epsilon or batch, or fewer trained parameters (lora)"
+_NEXT = "next: `run EXPERIMENT RUN_DIR --check` plans the same for your files, and estimates the time"
 _BASE = Path("models/base")
 #: Matrices that get no adapters.
 _NO_BLOCK = re.compile(r"embed|lm_head|\bw[tp]e\b")
@@ -50,14 +51,15 @@ def plan(
     lora: int | None = None,
     json: bool = False,
 ) -> None:
-    """What a private run would need and promise, before anything is spent.
+    """Print what a private run needs and guarantees, before anything is spent.
 
-    Print the noise multiplier, sample rate, steps and delta of a private run, and the noise that training will
-    feel, and name the nearest measured run. Nothing is spent and no data are read.
+    Noise multiplier, sample rate, steps and delta, the noise that training will feel, and the nearest measured run.
+    Nothing is spent and no data are read. noise-to-signal = sigma * sqrt(d) / B for d trained parameters: the norm of
+    one step's noise, sigma*C*sqrt(d)/B, over C, the largest norm that the averaged gradient can have (reached when all
+    clipped gradients agree, so it is a lower bound on the true ratio). Compare plans by it.
 
-    noise-to-signal = sigma * sqrt(d) / B for d trained parameters: the norm of one step's noise,
-    sigma*C*sqrt(d)/B, over the largest norm that the averaged gradient can have, C (reached when all clipped
-    gradients agree, so it is a lower bound on the true ratio). The clipping norm C cancels. Compare plans by it.
+    Example:
+        python cli.py plan --num-units 10000 --epochs 3 --target-epsilon 8
 
     Args:
         num_units: Units N in the private data.
@@ -134,7 +136,7 @@ def in_words(noise_over_training: float) -> str:
     told += " (real requests .97)"
     size = f"{noise_over_training:.2g} times the largest possible signal"
     if noise_over_training > HOPELESS:
-        size = f"hopeless: {size}, more than in any measured run, so samples are those of the base"
+        size = f"hopeless: {size}, more than in any measured run"
     elif noise_over_training <= _LEAST:
         told += "; what less noise gives is not measured"
     return f"The noise is {size}. {told}. {_LESS} lower it."
@@ -220,4 +222,5 @@ def table(result: dict[str, Any]) -> str:
             rows.append((f"epsilon by {accountant}", f"{epsilon:.3f}"))
     width = max(len(name) for name, _ in rows)
     lines = [f"{name:<{width}}  {value}" for name, value in rows]
-    return "\n".join([*lines, *(f"warning: {note}" for note in result["warnings"]), result["verdict"]])
+    lines += [*(f"warning: {note}" for note in result["warnings"]), result["verdict"], _NEXT]
+    return "\n".join(lines)

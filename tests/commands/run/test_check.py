@@ -171,7 +171,8 @@ def test_a_run_that_is_hopeless_is_called_so_by_check_and_plan_alike_and_asks_be
     told = capsys.readouterr().out
     call = ["--num-units", "50", "--epochs", "3", "--target-epsilon", "8", "--base", base, "--accountant", "rdp"]
     assert cli.main(["plan", *call]) == 0
-    verdict = capsys.readouterr().out.strip().splitlines()[-1]
+    verdict, then = capsys.readouterr().out.strip().splitlines()[-2:]
+    assert "--check" in then and told.endswith("next: the same command without --check\n")
     assert verdict.startswith("The noise is hopeless") and verdict in told
     assert "hopeless: one_stage" in told and "ready" not in told
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
@@ -186,7 +187,7 @@ def test_a_check_ends_with_what_each_system_will_do(
 ) -> None:
     monkeypatch.setattr(estimate, "forecast", lambda *_: (170.0, 510.0, 0))
     assert called(users, tmp_path / "run", "--check", **{"epochs.one_stage": 2}) == 0
-    *_, one, two = capsys.readouterr().out.splitlines()
+    *_, one, two, _ = capsys.readouterr().out.splitlines()
     sigma = plan(50, 2, 2, 8.0, accountant="rdp").noise_multiplier
     assert one.startswith("hopeless: one_stage, 50 users, B 2, 50 steps, σ ")
     assert one.endswith(
