@@ -14,7 +14,7 @@ from typing import Any
 from commands.lightning.trained_model import place_of
 from commands.run.settings import Experiment
 from commands.runs.run_record import read_json
-from datamodules.reading.columns import Columns, reference_columns
+from datamodules.reading.columns import ReferenceColumns
 from datamodules.reading.example import Example
 from datamodules.reading.examples import place_examples
 from datamodules.reading.files import expand_path
@@ -164,7 +164,7 @@ def _texts(experiment: Experiment) -> tuple[str, ...]:
     """The first texts of the reference; none without one."""
     if experiment.reference is None:
         return ()
-    columns = reference_columns(Columns.from_config(experiment.data))
+    columns = ReferenceColumns.from_config(experiment.data)
     places = place_examples(expand_path(experiment.reference), "utterance", with_trees=False, columns=columns)
     return tuple(place.turn.utterance for place in islice(places, _TEXTS) if place.turn is not None)
 
