@@ -77,6 +77,7 @@ class DialogueDataModule(TrainingDataModule):
             content for ``utterance``: a uniform part of the file, always the same.
         redact: What is masked in each training row before tokenisation; null: nothing. No part of the guarantee (see
             :class:`~datamodules.guards.redaction.Redaction`). Evaluation data stay whole.
+        effort: Factor of ``batch_size``, or of a twentieth of the units; public, as they are.
     """
 
     def __init__(
@@ -101,10 +102,12 @@ class DialogueDataModule(TrainingDataModule):
         columns: Columns | None = None,
         truncate: bool = False,
         redact: Redaction | None = None,
+        effort: int = 1,
     ) -> None:
         super().__init__(val_path, test_path)
         check_limits(
             batch_size=batch_size,
+            effort=effort,
             max_tokens_per_micro_batch=max_tokens_per_micro_batch,
             max_turns_per_unit=max_turns_per_unit,
             limit_train_units=limit_train_units,
@@ -113,7 +116,7 @@ class DialogueDataModule(TrainingDataModule):
         path = expand_path(train_path)
         self.is_public = is_public or is_embedded(path)
         self.unit: Unit = unit or "utterance"
-        self._given_batch_size = batch_size
+        self._given_batch_size, self._effort = batch_size, effort
         self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
         self.max_turns_per_unit = max_turns_per_unit or _DEFAULT_TURNS[self.unit]
         self.sampling = sampling
@@ -138,12 +141,12 @@ class DialogueDataModule(TrainingDataModule):
         needs = text_format.needs if self.rows.selection.keep_function is None else ()
         encoded = encode_examples(self.rows.read(needs), text_format, self.truncate)
         turns = encoded.first_units(self.limit_train_units)
-        if self._given_batch_size is not None and self._given_batch_size > turns.num_units:
-            raise DataError(
-                f"batch_size is {self._given_batch_size}, but {self.rows.path} has {turns.num_units} units "
-                f"(unit: {self.unit}): give at most that, or null for a twentieth of them"
-            )
         self._turns = turns
+        if self.batch_size > turns.num_units:
+            raise DataError(
+                f"batch_size is {self.batch_size}, but {self.rows.path} has {turns.num_units} units "
+                f"(unit: {self.unit}): give at most that, or null for a twentieth of them, and effort 1"
+            )
 
     def load_evaluation(self, name: str, path: str) -> Batches[LogicalBatch]:
         """Read and tokenise the turns of a validation or test file."""
@@ -185,8 +188,13 @@ class DialogueDataModule(TrainingDataModule):
 
     @property
     def batch_size(self) -> int:
-        """B: units in a step, on average over all ranks; known after ``setup("fit")``."""
-        return self._given_batch_size or usual_batch_size(self.num_units)
+        """B: units in a step, on average over all ranks; known after ``setup("fit")``.
+
+        Formal guarantees:
+            A function of N and of the configuration, fixed before the first step: the q = B/N by which units are drawn
+            is that of the plan and of the ledger, which read this.
+        """
+        return (self._given_batch_size or usual_batch_size(self.num_units)) * self._effort
 
     @property
     def max_rows_per_unit(self) -> int:

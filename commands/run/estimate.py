@@ -54,6 +54,8 @@ def tell_ready(work: Work, found: Mapping[str, Readiness | Outlook]) -> None:
             least, most, num_trained = forecast(ready.num_units, trainings, experiment)
             more = "" if ready.unit == "utterance" else f", as much again for each further row a {ready.unit} has"
             say(f"{ready.text}, {_range(least, most)} of training on this machine (by public rows{more})")
+            if experiment.effort > 1:
+                say(f"   effort={experiment.effort}: effort=1 takes 1/{experiment.effort} of the time, with more noise")
             if num_trained > _MANY_WEIGHTS:
                 say(
                     f"   warning  {used.name} trains {num_trained / 1e6:.0f} million weights, each with its "

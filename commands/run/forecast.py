@@ -26,7 +26,7 @@ from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import DPPlan, PrivacyArguments, num_steps, usual_batch_size
 
 #: A step that draws a larger share of the units gains little from their being drawn at random.
-LARGE_RATE = 0.2
+LARGE_RATE = 0.25
 #: With fewer steps a model learns next to nothing.
 FEW_STEPS = 20
 #: Where no rarer topic or label shows above the noise of the shares, a page has little to show. Then smaller noise is
@@ -78,10 +78,10 @@ class Readiness:
         if rate > LARGE_RATE and self.batch_size > usual:
             found.append(
                 f"{self.system}: a step takes {rate:.2g} of the units (q = {self.batch_size:,} of {self.num_units:,}), "
-                f"which wastes ε: data.batch_size=null takes a twentieth, {usual:,}"
+                f"which wastes ε: effort=1 with data.batch_size=null takes a twentieth, {usual:,}"
             )
         if self.steps < FEW_STEPS:
-            way = f"data.batch_size={usual} or less" if self.batch_size > usual else "more epochs"
+            way = "a smaller data.batch_size" if self.batch_size > usual else "more epochs"
             found.append(
                 f"{self.system}: {self.steps} steps are too few to learn from ({FEW_STEPS} are little): give {way}"
             )
@@ -121,11 +121,13 @@ def readiness(
         count = _count_units(str(named.get("train_path")), config.data, num_units)
         if count is None:
             return None
-        batch_size = config.data.get("batch_size") or usual_batch_size(count)
+        effort = config.data.get("effort", 1)
+        batch_size = (config.data.get("batch_size") or usual_batch_size(count)) * effort
         if batch_size > count:
+            factor = "" if effort == 1 else f" times effort={effort}"
             raise UserError(
-                f"data.batch_size is {batch_size}, but {system.name} has {count} units: give at most that, or null for "
-                "a twentieth of them"
+                f"data.batch_size{factor} is {batch_size}, but {system.name} has {count} units: give at most that, or "
+                "data.batch_size=null for a twentieth of them"
             )
         taken = num_steps((config.content.get("trainer") or {}).get("max_epochs", 1), count, batch_size)
         unit = config.data.get("unit") or "utterance"

@@ -47,7 +47,7 @@ def users(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings(users: Path, **changes: Any) -> dict[str, Any]:
-    return {"data.train_path": str(users), "data.unit": "user", "privacy.accountant": "rdp", **changes}
+    return {"data.train_path": str(users), "data.unit": "user", "privacy.accountant": "rdp", "effort": 1, **changes}
 
 
 def called(users: Path, run: Path, *mode: str, **changes: Any) -> int:
@@ -211,11 +211,36 @@ def test_a_batch_that_wastes_the_budget_is_told_and_the_usual_one_is_not(
 
 @pytest.mark.parametrize(
     ("batch_size", "steps", "number"),
-    [(20, 100, 0), (21, 100, 1), (20, FEW_STEPS, 0), (20, FEW_STEPS - 1, 1), (90, 2, 2)],
+    [(25, 100, 0), (26, 100, 1), (20, FEW_STEPS, 0), (20, FEW_STEPS - 1, 1), (90, 2, 2)],
 )
 def test_what_counts_as_a_waste(batch_size: int, steps: int, number: int) -> None:
-    assert LARGE_RATE == 0.2
+    assert LARGE_RATE == 0.25
     assert len(Readiness("one_stage", "user", 100, batch_size, steps).warnings) == number
+
+
+@pytest.mark.filterwarnings("ignore:delta")
+@pytest.mark.parametrize("batch_size", [None, 5])
+def test_effort_multiplies_the_batch_at_the_same_number_of_steps(
+    users: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    batch_size: int | None,
+) -> None:
+    monkeypatch.setattr(estimate, "forecast", lambda *_: (1.0, 3.0, 0))
+    changes = {"systems": ["two_stage"], "data.batch_size": batch_size}
+    usual, more = (
+        readiness(experiment, system("two_stage"), steps_of(experiment, tmp_path), {str(users): 50}, plans=True)
+        for experiment in (load(shipped("own-data"), settings(users, **changes, effort=effort)) for effort in (1, 4))
+    )
+    assert usual is not None and more is not None and usual.noise is not None and more.noise is not None
+    assert (more.steps, more.batch_size) == (usual.steps, 4 * usual.batch_size) and more.noise < usual.noise
+    assert called(users, tmp_path / "run", "--check", **changes, effort=4) == 0
+    assert "effort=1 takes 1/4 of the time" in capsys.readouterr().out
+    assert called(users, tmp_path / "run", "--check", **{**changes, "data.batch_size": 20}, effort=4) == 2
+    assert "data.batch_size times effort=4 is 80, but two_stage has 50 units" in capsys.readouterr().err
+    with pytest.raises(UserError, match="effort is 21: give 1 to 20"):
+        load(shipped("own-data"), {"effort": 21})
 
 
 @pytest.mark.parametrize("truncate", [False, True])
