@@ -23,7 +23,7 @@ from commands.page.tree_paths import tree_paths
 from commands.privacy.coverage import ledger_of
 from commands.privacy.verify import card as card_of
 from commands.quality import run_numbers
-from commands.quality.measures import Measure
+from commands.quality.measures import LEAST_FOR_MAUVE, Measure, with_sound_mauve
 from commands.runs.manifest import Entry, enter_report
 from commands.runs.run_record import RunRecord
 from commands.runs.systems import in_order, system
@@ -75,7 +75,8 @@ def write_page(
         UserError: The run has no samples; ``supported`` or ``names`` cannot be read, or nothing that ``supported``
             names occurs.
     """
-    metrics = {name: values for name, values in ((report or {}).get("metrics") or {}).items() if values}
+    told = {name: values for name, values in ((report or {}).get("metrics") or {}).items() if values}
+    metrics = {name: with_sound_mauve(values) for name, values in told.items()}
     drawn = _drawn(record, metrics)
     if topics is not None:
         drawn = _by_topics(drawn, topics)
@@ -95,6 +96,8 @@ def write_page(
         hidden=hidden(record),
         commands=_commands(record, drawn.made[drawn.main].path),
         provenance=_provenance(record, report),
+        without_mauve=[system(name).label for name in metrics if len(metrics[name]) < len(told[name])],
+        least_for_mauve=LEAST_FOR_MAUVE,
         **asked,
         **_lists(drawn, called, support),
         **_quality(record, drawn, metrics, called, with_private),
