@@ -72,8 +72,7 @@ def _mauve(judge: str) -> Measure:
     return Measure(
         f"mauve_{judge}",
         f"MAUVE ({_JUDGES.get(judge, judge.replace('_', ' '))} features)",
-        about
-        or "how alike samples and reference are, by a model that wrote neither; what is new in them lowers it too",
+        about or "how alike samples and reference are; private requests unlike the reference lower it",
         UP,
     )
 
