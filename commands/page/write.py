@@ -199,8 +199,7 @@ def _requests(
         "sampled_of": sampled_of(record, drawn.made[main].path),
         "called": called,
         "fewest": FEWEST,
-        "branches": _hierarchy(samples, called, support, asked, is_whole=False),
-        "whole": _hierarchy(samples, called, support, asked, is_whole=True),
+        "branches": _hierarchy(samples, called, support, asked),
         "ordered_by": drawn.ordered_by if len(drawn.systems) > 1 else None,
     }
     return values, support
@@ -303,15 +302,13 @@ def _text(line: Mapping[str, Any], key: str) -> str | None:
     return line[key] if isinstance(line.get(key), str) else None
 
 
-def _hierarchy(
-    samples: Sequence[Sample], called: Names, support: Support, asked: Asked | None, *, is_whole: bool
-) -> tuple[Any, ...]:
-    """Who calls whom: of what is asked for, or of the whole trees where they hold more."""
-    if asked is None or asked.has_labels or (is_whole and not asked.plumbing):
+def _hierarchy(samples: Sequence[Sample], called: Names, support: Support, asked: Asked | None) -> tuple[Any, ...]:
+    """Who calls whom, of what is asked for."""
+    if asked is None or asked.has_labels:
         return ()
     paths: dict[str, frozenset[tuple[str, ...]]] = {}
     for tree in {sample.tree for sample in samples if sample.tree and sample.names}:
-        paths[tree] = tree_paths(tree, lambda name: is_whole or is_asked_for(name, called, support.supported))
+        paths[tree] = tree_paths(tree, lambda name: is_asked_for(name, called, support.supported))
     calls = [(s, paths[s.tree]) for s in samples if s.tree and s.names]
     return hierarchy(calls, called, support.supported, max(FEWEST, len(calls) // 100))
 
