@@ -122,7 +122,8 @@ def draw(turns: Sequence[Example], num_units: int, unit: Unit, seed: int) -> lis
 
 
 def _trial(private: list[Example], public: Sequence[Example], hidden: Sequence[str]) -> Trial:
-    return Trial(private, [turn for turn in public if turn.label not in hidden], frozenset(hidden))
+    shuffled = random.Random(1).sample(public, len(public))  # the files are in the order of their domains
+    return Trial(private, [turn for turn in shuffled if turn.label not in hidden], frozenset(hidden))
 
 
 @cache
@@ -170,7 +171,7 @@ def topics(trial: Trial, samples: Sequence[str]) -> Iterator[tuple[str, dict[str
         "private requests (not private)": (private, public),
     }
     for way, (own, known) in ways.items():
-        book = make_codebook(own, known, _embed([*own, *known]), NUM_TOPICS, "minilm")
+        book = _book(tuple(own), tuple(known))
         yield way, _measured(trial, book, book.nearest(_embed(private)))
 
 
@@ -200,6 +201,12 @@ def _measured(trial: Trial, book: Codebook, found: Sequence[str]) -> dict[str, f
         "hidden_named": len({main.get(topic) for topic in shown} & trial.hidden) / len(trial.hidden),
         "unlike": found.count(UNLIKE) / len(found),
     }
+
+
+@cache
+def _book(own: tuple[str, ...], known: tuple[str, ...]) -> Codebook:
+    """A codebook; most are the same for every draw of hidden themes."""
+    return make_codebook(own, known, _embed([*own, *known]), NUM_TOPICS, "minilm")
 
 
 @cache
