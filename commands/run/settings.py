@@ -82,8 +82,8 @@ class Topics:
 
     Args:
         num_topics: Number of topics.
-        texts: Public requests from which topics are made; ``samples``: the over-sample; null: the reference, or without
-            one the over-sample.
+        texts: Public requests from which topics are made together with the over-sample; null: the reference;
+            ``samples``: the over-sample alone.
         encoder: Sentence encoder.
         noise_multiplier: Noise multiplier of the topics' shares.
         oversample: Samples written for each one kept.
@@ -102,11 +102,7 @@ class Topics:
             raise UserError(f"topics.num_topics is {self.num_topics}: give at least 2")
 
     def public_texts(self, reference: str | None) -> str | None:
-        """The file that the codebook is made of; None for the over-sample.
-
-        A private model of few units writes what its public base model knows: topics of its samples are those of the
-        base, which tell little of the private requests and read worse. Nothing private decides between the two.
-        """
+        """The public file that the codebook is made of beside the over-sample, if any."""
         return None if self.texts == "samples" else self.texts or reference
 
 
