@@ -80,7 +80,7 @@ class Read:
 
 
 def files_of(experiment: Experiment) -> list[InputFile]:
-    """The table of files that an experiment names; the parser that chooses, and what it learnt from, stand apart."""
+    """Return the files that an experiment names, without the parser that chooses and what it learnt from."""
     data, adaptation, evolution = experiment.data, experiment.adaptation, experiment.evolving
     evolves = "evolution" in experiment.systems
     by_label = "labels" in experiment.systems or (evolves and evolution.per_label)
