@@ -78,14 +78,14 @@ class RunFolderConfig(SaveConfigCallback):
 
 
 class DoppelCLI(LightningCLI):
-    """``fit``, ``validate``, ``test`` and ``predict`` with ``run_dir``, ``privacy``, ``not_private`` and ``save_every``.
+    """``fit``, ``validate``, ``test`` and ``predict`` with ``run_dir``, ``privacy`` and ``not_private``.
 
     The run folder decides where everything of a stage lies: configuration, checkpoints and W&B files in it, the ledger
     beside it, or the name of one that serves many runs (``privacy.ledger_path``, else ``$DOPPEL_LEDGER``). W&B runs are
     grouped by run and named by stage; a resumed stage goes on with its W&B run. Of data that are not public, W&B keeps
-    neither console nor memory, unless ``trainer.logger.dict_kwargs.settings`` asks for them. With ``privacy`` the trainer
-    gets a :class:`~callbacks.differential_privacy.DifferentialPrivacy` as its first callback; ``privacy: null`` is the
-    same training without a guarantee, on public data, or on private ones with ``not_private: true`` alone.
+    neither console nor memory, unless ``trainer.logger.dict_kwargs.settings`` asks for them. With ``privacy`` the
+    trainer gets a :class:`~callbacks.differential_privacy.DifferentialPrivacy` as its first callback; ``privacy: null``
+    is the same training without a guarantee, on public data, or on private ones with ``not_private: true`` alone.
 
     Args:
         args: Command line that begins with the subcommand; ``sys.argv[1:]`` by default.

@@ -39,12 +39,12 @@ def calibrate(
     """Draw samples from an over-sample, so that their kinds are as frequent as in the private turns.
 
     The shares are one mechanism in the ledger, released once, with the noise that the trained stage announced
-    (histogram_noise_multiplier), to STAGE_DIR/marginals.json; later draws read them there. Weights are as near to uniform
-    as the shares allow, up to their noise. OUT.calibration.json tells what was done. Counted are, each unit by itself (no
-    rounding in a batch couples units): function types of the trees; with --parser those that a parser reads, which must
-    not have learnt from the private turns; with --num-topics the nearest topic, "label" in OUT, of a k-means codebook over
-    public texts or the pool (STAGE_DIR/codebook.jsonl); with --num-clusters the nearest cluster of the pool: one round of
-    votes for samples of the model.
+    (histogram_noise_multiplier), to STAGE_DIR/marginals.json; later draws read them there. Weights are as near to
+    uniform as the shares allow, up to their noise. OUT.calibration.json tells what was done. Counted are, each unit by
+    itself (no rounding in a batch couples units): function types of the trees; with --parser those that a parser reads,
+    which must not have learnt from the private turns; with --num-topics the nearest topic, "label" in OUT, of a k-means
+    codebook over public texts or the pool (STAGE_DIR/codebook.jsonl); with --num-clusters the nearest cluster of the
+    pool: one round of votes for samples of the model.
 
     Args:
         stage_dir: Folder of the trained model, RUN/two_stage/parse_tree; of utterances such as

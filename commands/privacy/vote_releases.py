@@ -34,12 +34,12 @@ class VoteReleases:
     """Noisy votes of private texts, each round paid for and drawn once: :class:`~doppel.evolution.evolve.VoteSource`.
 
     Formal guarantees:
-        A round is one Gaussian release of sensitivity 1 (:class:`~doppel.evolution.votes.NearestNeighbourHistogram`) with
-        noise from the operating system's entropy (:func:`~doppel.privacy.histogram.add_noise`). σ is calibrated for all
-        rounds once; a step on file keeps its σ, and a schedule of another length is refused before anything is drawn.
-        Exact votes stay in memory; noisy sums leave it in the ledger's line that pays for them, so a process killed at any
-        moment has paid and released, or neither. A paid round is read again, never drawn twice; one whose line a crash
-        tore is spent, and lost to the population. No text changes a bit of another's embedding
+        A round is one Gaussian release of sensitivity 1 (:class:`~doppel.evolution.votes.NearestNeighbourHistogram`)
+        with noise from the operating system's entropy (:func:`~doppel.privacy.histogram.add_noise`). σ is calibrated
+        for all rounds once; a step on file keeps its σ, and a schedule of another length is refused before anything is
+        drawn. Exact votes stay in memory; noisy sums leave it in the ledger's line that pays for them, so a process
+        killed at any moment has paid and released, or neither. A paid round is read again, never drawn twice; one whose
+        line a crash tore is spent, and lost to the population. No text changes a bit of another's embedding
         (:meth:`doppel.models.TextFeaturizer.read`), nor of its vote.
 
     Args:

@@ -55,11 +55,11 @@ def keep_best(
 
     For a prompt that stands m times in --prompts, its m best candidates are kept; ties are drawn uniformly, so that a
     likelier text is not kept more often than the model says it. A prompt without a candidate is left out; OUT.kept.json
-    tells how many match. Trees: with --reference first texts whose loss under SmolLM2-135M is at most the median of human
-    requests of that length, then the likeliest (without this cap, texts that say little would win); with --parser those
-    with most of the tree's quoted names, then those whose parse is nearest. Codes of labels: first texts whose likeliest
-    value of every label is the code's, then the likeliest, by a softmax of cosines to the value's words, shifted to the
-    codes' shares (zero-shot).
+    tells how many match. Trees: with --reference first texts whose loss under SmolLM2-135M is at most the median of
+    human requests of that length, then the likeliest (without this cap, texts that say little would win); with --parser
+    those with most of the tree's quoted names, then those whose parse is nearest. Codes of labels: first texts whose
+    likeliest value of every label is the code's, then the likeliest, by a softmax of cosines to the value's words,
+    shifted to the codes' shares (zero-shot).
 
     Formal guarantees:
         Prompts and candidates are released or samples of the private models, and the choice is a function of them, of

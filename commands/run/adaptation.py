@@ -28,7 +28,7 @@ def adaptation(run: Run, task: Adaptation, steps_of_system: Callable[[Run, Syste
     """Return the steps of an adaptation (Mireshghallah et al., 2023, section 5.4; Tables 3, 5 and 8).
 
     - ``data/``: public part (lacks the function), private part (utterances alone), test;
-    - ``none/parser/``: the parser of the public part alone; ``data/private_annotated``: the private part with its trees;
+    - ``none/parser/``: the parser of the public part; ``data/private_annotated``: the private part with its trees;
     - ``full/parser/``: the high-resource parser, which stands in for people;
     - ``one_stage/``, …: private models of that file, and their samples;
     - ``SYSTEM/annotated.jsonl``: samples with the trees of the high-resource parser;
