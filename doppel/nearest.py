@@ -9,7 +9,7 @@ Formal guarantees:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import numpy as np
@@ -48,6 +48,14 @@ def normalised(vectors_MD: NDArray[np.floating], nearness: Nearness = "cosine") 
     if nearness == "cosine":
         vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     return whole(vectors)
+
+
+def cosines(rows_ND: Whole, public_MD: Whole, places: Sequence[int]) -> NDArray[np.float64]:
+    """⟨x, c⟩ of each row and the public vector at its place, exactly: of unit vectors the cosine of their angle."""
+    found, chosen = np.empty(len(rows_ND)), np.asarray(places)
+    for place, public_D in enumerate(public_MD.astype(np.float64)):
+        found[chosen == place] = rows_ND[chosen == place].astype(np.float64) @ public_D
+    return found / _WHOLE**2
 
 
 def nearest(rows_ND: Whole, public_MD: Whole, k: int, nearness: Nearness = "cosine") -> Iterator[list[int]]:

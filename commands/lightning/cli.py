@@ -317,10 +317,11 @@ class DoppelCLI(LightningCLI):
                 init.save_dir = str(run_dir) if init.save_dir in (None, _HERE) else init.save_dir
             if getattr(logger, "class_path", None) == WANDB:
                 init.save_dir = str(run_dir)
-                init.name = init.name or run_dir.name
+                run = run_of(run_dir).absolute()
+                init.name = init.name or "-".join(run_dir.absolute().relative_to(run).parts)
                 sweep_run = os.environ.get("WANDB_RUN_ID") if "WANDB_SWEEP_ID" in os.environ else None
                 init.id = init.id or sweep_run or wandb_id(run_dir, job)
-                names = {"group": run_of(run_dir).name, "job_type": run_dir.name, "resume": "allow"}
+                names = {"group": run.name, "job_type": run_dir.name, "resume": "allow"}
                 logger["dict_kwargs"] = names | dict(logger.get("dict_kwargs") or {})
         for callback in _listed(trainer.callbacks):
             if callback.class_path == PREEMPTION and config.save_every is not None:

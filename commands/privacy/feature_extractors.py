@@ -115,12 +115,12 @@ class ParsedTrees(Trees):
 
 
 class TopicsOf(FeatureExtractor):
-    """The nearest topic of a codebook, which is made once and kept.
+    """The nearest topic of a codebook, or that all are far; the codebook is made once and kept.
 
     Args:
         path: The codebook.
         num_topics: Topics.
-        texts: File of public utterances that it is made of, which the caller has checked; None for the pool.
+        texts: File of public utterances that it is made of beside the pool, which the caller has checked, if any.
         columns: Its columns.
         encoder: Sentence encoder, if it is to be made.
         seed: Of k-means, likewise.
@@ -143,21 +143,22 @@ class TopicsOf(FeatureExtractor):
             )
 
     def extract(self, texts: Sequence[str], independent: bool) -> list[str]:
-        """Extract the topics; make the codebook from these texts if there is none."""
+        """Extract the topics; make the codebook of these texts, the pool, if there is none."""
         if not self.path.exists():
             num_topics, public, columns, encoder, seed = self._made
-            own = [text for text in texts if text]
+            own, known = [text for text in texts if text], list[str]()
             if public is not None:
-                own = [turn.utterance for turn in read_examples(expand_path(public), "utterance", columns=columns)]
-            make_codebook(own, embed(own, encoder), num_topics, encoder, seed, self.name_topics).save(self.path)
+                known = [turn.utterance for turn in read_examples(expand_path(public), "utterance", columns=columns)]
+            vectors = embed([*own, *known], encoder)
+            make_codebook(own, known, vectors, num_topics, encoder, seed, self.name_topics).save(self.path)
         book = Codebook.load(self.path)
         self.digest = content_digest(str(self.path))
         names = iter(book.nearest(embed([text for text in texts if text], book.encoder, independent)))
         return [next(names) if text else "" for text in texts]
 
     def bins(self, readings: Sequence[str]) -> dict[str, float]:
-        """Return all topics, with equal weights."""
-        return dict.fromkeys(Codebook.load(self.path).names, 1.0)
+        """Return all topics, and the bin of texts unlike them, with equal weights."""
+        return dict.fromkeys(Codebook.load(self.path).bins, 1.0)
 
     def vector(self, reading: str, bins: Mapping[str, float]) -> dict[str, float]:
         """Return 1 for the topic."""

@@ -253,7 +253,7 @@ def _registry_entry(content: Mapping[str, Any], summary: Mapping[str, Any]) -> d
             },
             "accounting": {"post_processing": content["post_processing"], "composition": content["composition"]},
             "implementation": {
-                "preprocessing_and_hyperparameter_tuning": "TODO: what was tried on these people before, and what paid",
+                "preprocessing_and_hyperparameter_tuning": "TODO: what was tried on these people before, and its ε",
                 "mechanisms": f"{'; '.join(dict.fromkeys(noises))}. {content['side_channels']}.",
                 "justification": "TODO: why this ε and this unit",
             },

@@ -24,7 +24,7 @@ def topic_of(run: Path, system: System, given: str) -> str:
     Raises:
         UserError: There is none, or several.
     """
-    names = Codebook.load(run / system.scope / "one_stage" / "codebook.jsonl").names
+    names = Codebook.load(run / system.scope / "one_stage" / "codebook.jsonl").bins
     found = [name for name in names if name == given] or [name for name in names if given.lower() in name.lower()]
     if len(found) == 1:
         return found[0]

@@ -123,8 +123,8 @@ def begin(experiment: Experiment, run: Path, site: Site) -> Work:
     known = {file.stem: queued(run, file.stem) for file in (run / "slurm").glob("*.job")}
     jobs = {name: job for name, job in known.items() if job is not None}
     is_anew = not has_begun(run) and not jobs  # what a failed start left binds nobody
-    check_sources(experiment)
     settled, repeated = settle(experiment, run, is_anew)
+    check_sources(experiment)
     return Work(settled, run, site, steps_of(settled, run, site.overlays), is_anew, repeated, jobs)
 
 

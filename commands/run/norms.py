@@ -13,7 +13,7 @@ from commands.run.values import read_values
 from commands.runs.private_files import of_experiment
 from commands.runs.steps import PUBLIC_TREES
 from datamodules.guards.overlap import refuse_private
-from datamodules.reading.columns import Columns, reference_columns
+from datamodules.reading.columns import ReferenceColumns
 from doppel.console.table import Table
 from doppel.errors import UserError
 
@@ -72,7 +72,7 @@ def norms(
     if path is None:
         raise UserError(f"{experiment} names no reference: give a file of public requests as --public")
     if not not_private:
-        columns = reference_columns(Columns.from_config(given.data))
+        columns = ReferenceColumns.from_config(given.data)
         name = "reference" if public is None else "--public"
         refuse_private([(name, path, columns)], of_experiment(given.as_dict()))
     for stage in trainings:
@@ -114,15 +114,15 @@ def build(config: Mapping[str, Any]) -> CausalLM:
 def micro_batches(model: CausalLM, data: Mapping[str, Any], path: str, num_units: int) -> list[MicroBatch]:
     """Read the first units of a file, as a training with these arguments of the data module would see them."""
     from datamodules.batches.cut import LogicalBatches
-    from datamodules.batches.encoded import load_encoded
+    from datamodules.batches.encoded import encode_examples
     from datamodules.dialogue_data_module import DialogueDataModule
     from datamodules.guards.selection import Selection
-    from datamodules.reading.columns import reference_columns
+    from datamodules.training_rows import TrainingRows
 
     module = DialogueDataModule(**{**data, "train_path": path, "val_path": None})
-    columns = reference_columns(module.columns)
-    selection = Selection(redact=module.selection.redact)
-    encoded = load_encoded(module.train_path, model.text_format, module.unit, selection, columns, module.truncate)
+    selection = Selection(redact=module.rows.selection.redact)
+    rows = TrainingRows(module.rows.path, module.unit, ReferenceColumns.from_config(data), selection)
+    encoded = encode_examples(rows.read(model.text_format.needs), model.text_format, module.truncate)
     turns = encoded.first_units(num_units)
     batches = LogicalBatches(turns, module.max_tokens_per_micro_batch, module.max_turns_per_unit)
     return batches.make(0, range(turns.num_units), turns.num_units).micro_batches

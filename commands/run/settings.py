@@ -23,7 +23,7 @@ DERIVED = {"epochs": "epochs", "scope": "systems", "target_epsilon": "epsilon"}
 class Adaptation:
     """Measure whether samples teach a parser a function that its public training data lacks.
 
-    The experiment of Mireshghallah et al., 2023, section 5.4: see ``docs/systems.md``.
+    The experiment of Mireshghallah et al., 2023, section 5.4: see ``docs/reproduce.md``.
 
     Args:
         train: Annotated requests, which are split into a public and a private part.
@@ -82,8 +82,8 @@ class Topics:
 
     Args:
         num_topics: Number of topics.
-        texts: Public requests from which topics are made; ``samples``: the over-sample; null: the reference, or without
-            one the over-sample.
+        texts: Public requests from which topics are made together with the over-sample; null: the reference;
+            ``samples``: the over-sample alone.
         encoder: Sentence encoder.
         noise_multiplier: Noise multiplier of the topics' shares.
         oversample: Samples written for each one kept.
@@ -102,11 +102,7 @@ class Topics:
             raise UserError(f"topics.num_topics is {self.num_topics}: give at least 2")
 
     def public_texts(self, reference: str | None) -> str | None:
-        """Return the file that the codebook is made of; None for the over-sample.
-
-        A private model of few units writes what its public base model knows: topics of its samples are those of the
-        base, which tell little of the private requests and read worse. Nothing private decides between the two.
-        """
+        """Return the public file that the codebook is made of beside the over-sample, if any."""
         return None if self.texts == "samples" else self.texts or reference
 
 
@@ -156,6 +152,8 @@ class Experiment:
         reference: Public human requests that samples are compared with: a file, or ``embedded:…``; null: no metrics,
             and a page with samples and privacy only.
         epochs: Epochs by stage; ``labels`` and ``attributes`` default to those of ``one_stage``.
+        effort: Factor of the expected batch size at the same number of steps: as many times the epochs, the compute and
+            the time, for less noise per unit. ``--check`` tells the minutes.
         data: Arguments of the DialogueDataModule, see below.
         model: Arguments of the language models, see below; ``optimizer: {lr: …}`` is AdamW without weight decay.
         sampling: How texts are sampled, see below.
@@ -207,6 +205,7 @@ class Experiment:
     write_parses: bool = False
     reference: str | None = None
     epochs: dict[str, float] = field(default_factory=dict)
+    effort: int = 1
     data: Settings = field(default_factory=dict)
     model: Settings = field(default_factory=dict)
     sampling: Settings = field(default_factory=dict)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from doppel.errors import DataError
 
@@ -71,7 +71,7 @@ class Columns:
     attributes: str | None = None
 
     @classmethod
-    def from_config(cls, init_args: Mapping[str, Any]) -> Columns:
+    def from_config(cls, init_args: Mapping[str, Any]) -> Self:
         """The columns of a data module, from its arguments in a configuration.
 
         Raises:

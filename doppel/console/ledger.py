@@ -92,7 +92,7 @@ def tables(summary: dict[str, Any]) -> str:
     ]
     scopes = [
         {
-            "scope": name,
+            "budget": name,
             "unit": s["unit"],
             "epsilon": "NOT PRIVATE" if s["epsilon"] is None else f"{s['epsilon']:.3f}",
             "target": f"{s['target_epsilon']:g}",
