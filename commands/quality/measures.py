@@ -290,7 +290,7 @@ _IGNORED = Band(
 
 
 def band(metrics: Mapping[str, Any], name: str) -> Band | None:
-    """What a value means, by measured runs; None where none was measured, or the human value that it takes is missing.
+    """Return what a value means, by measured runs; None where none was measured, or its human value is missing.
 
     Args:
         metrics: Of one system, as ``evaluate`` writes them.
@@ -310,7 +310,7 @@ def band(metrics: Mapping[str, Any], name: str) -> Band | None:
 
 
 def with_sound_mauve(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Metrics of a system without each MAUVE of too few texts; all where nobody says how many they were."""
+    """Return metrics of a system without each MAUVE of too few texts; all where nobody says how many they were."""
     is_sound = metrics.get("num_compared", LEAST_FOR_MAUVE) >= LEAST_FOR_MAUVE
     return {name: value for name, value in metrics.items() if is_sound or "mauve_" not in name}
 
