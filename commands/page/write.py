@@ -15,7 +15,8 @@ import yaml
 from commands.page import quality
 from commands.page.asked import FEWEST, Asked, Sample, ask, hierarchy, is_asked_for, lacks
 from commands.page.html import PAGE, render
-from commands.page.names import Names, read_names, shipped_names, write_template
+from commands.page.names import Names, read_names, shipped_names
+from commands.page.names_template import write_template
 from commands.page.redacted import hidden
 from commands.page.released import read_release
 from commands.page.support import Support, find_support, sampled_of
