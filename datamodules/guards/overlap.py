@@ -51,7 +51,7 @@ def refuse_private(public: Iterable[Named], private: Iterable[Source]) -> None:
 
 
 def overlapping(path: str, columns: Columns | None, private: Iterable[Source]) -> str | None:
-    """The first of some private files whose utterances a file says too, or which says those of the file.
+    """Find the first private file that shares its utterances with a file, in either direction.
 
     Compared are distinct utterances as their letters and digits in one case
     (:class:`~datamodules.reading.utterances.Utterances`). So the form of a file, its order, its other columns, repeated

@@ -84,7 +84,7 @@ def read_examples(
 def place_examples(
     path: str, unit: Unit | None, with_trees: bool = True, needs: Sequence[Field] = (), columns: Columns | None = None
 ) -> Iterator[Placed]:
-    """The turns of a file with their places, and the places of rows without text; as :func:`read_examples` reads them.
+    """Yield the turns of a file with their places, and places of rows without text; see :func:`read_examples`.
 
     Whoever has read them all has paid for :func:`utterances_of` the same path, which then opens nothing.
     """
@@ -101,7 +101,7 @@ def place_examples(
 
 
 def utterances_of(path: str, columns: Columns | None = None) -> Utterances:
-    """The distinct utterances of a file, which is opened only if this process has not read it as it is now.
+    """Read the distinct utterances of a file, unless this process has read it as it is now.
 
     Raises:
         DataError: As for :func:`read_examples`.

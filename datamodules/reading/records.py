@@ -67,13 +67,13 @@ def read_records(path: str, on_bad_row: Callable[[str], None] | None = None) -> 
 
 
 def kind(path: str) -> str:
-    """The end of a file's name that tells its form, without that of its compression: ``.csv`` of ``a.csv.gz``."""
+    """Return the ending of a file that tells its form, without that of a compression: ``.csv`` of ``a.csv.gz``."""
     name = Path(path)
     return (Path(name.stem) if name.suffix in (".gz", ".zip") else name).suffix.lower()
 
 
 def head_of(where: str) -> str:
-    """The line that names the columns of a row: the first one of a table of text, else its own."""
+    """Return the line that names the columns of a row: the first one of a table of text, else its own."""
     path, _, line = where.rpartition(":")
     return f"{path}:1" if line.isdigit() and kind(path) in (".csv", ".tsv") else where
 
