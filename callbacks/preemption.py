@@ -99,7 +99,7 @@ class Preemption(Checkpoint):
         self._leave_before_a_step(trainer)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Listen alone: Lightning's handler of SIGTERM, which came after ``setup``, talks to other ranks mid-step.
+        """Listen alone: Lightning's handler of SIGTERM, set after ``setup``, talks to other ranks mid-step.
 
         Leave if a signal came since ``setup``: a step may take minutes, and would be spent.
         """
@@ -112,7 +112,7 @@ class Preemption(Checkpoint):
         self._leave_before_a_step(trainer)
 
     def on_save_checkpoint(self, *_: Any) -> None:
-        """Whoever saves, the latest checkpoint is of now."""
+        """Note that, whoever saves, the latest checkpoint is of now."""
         self._saved_at = time.monotonic()
 
     def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -121,7 +121,7 @@ class Preemption(Checkpoint):
             self._listen()
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        """The step is made: save if it is time to, and leave if any rank was signalled; checkpoints come last.
+        """Save after a step if it is time to, and leave if any rank was signalled; checkpoints come last.
 
         Ranks agree by one all-reduce a step, and by a second one where some rank has a reason to save.
         """
@@ -139,7 +139,7 @@ class Preemption(Checkpoint):
             self._leave(trainer, is_speaker=trainer.is_global_zero)
 
     def on_predict_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        """The batch is on disk: leave if this rank was signalled."""
+        """Leave if this rank was signalled: the batch is on disk."""
         if self._is_signalled:
             rank_zero_info("Preempted: the samples so far are on disk.")
             if trainer.strategy.launcher is not None:  # this process started the others
@@ -147,7 +147,7 @@ class Preemption(Checkpoint):
             self._leave(trainer, is_speaker=True)  # rank 0 may be done already, and wait for this one
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """After a failure signals do what they did before; after a preemption they must not end W&B's work."""
+        """Restore the signals' handlers after a failure; after a preemption they must not end W&B's work."""
         self._is_over = not isinstance(exception, Preempted)
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
