@@ -51,22 +51,12 @@ class Filled:
 class TextFormat:
     """Writes examples as ``" {prompt}" <bos> " {target}" <eos>``.
 
-    =============  =======================  ==================
-    prompt of      with the task's prefix   without, as paper
-    =============  =======================  ==================
-    p(x)           ``utterance``            none
-    p(y)           ``parse``                none
-    p(x|y)         ``utterance: {source}``  ``{source}``
-    =============  =======================  ==================
-
-    With the prefix the first token says what is to be written, and a base model that was trained with it never answers
-    one task with another's text; without (Mireshghallah et al., 2023), p(x) and p(y) have one prompt, ``<bos>`` alone.
-    The prefix is public and the same for all rows. GPT-2 has a single special token, ``<|endoftext|>``, which then
-    plays both parts.
-
-    *Slots.* With a table of slots, a model that reads or writes trees never sees the names in them: each turn has slots
-    in place of its names (:func:`doppel.lispress.slots.to_slots`), and so has each prompt. :meth:`fill` puts the names
-    of the prompt back into what the model wrote, and public ones where the prompt has none.
+    The prompt of p(x) is ``utterance``, of p(y) ``parse`` and of p(x|y) ``utterance: {source}``: with this public
+    prefix a model that was trained with it never answers one task with another's text. Without it, as in Mireshghallah
+    et al. (2023), it is empty, or ``{source}``. GPT-2's only special token, ``<|endoftext|>``, is both <bos> and <eos>.
+    With a table of placeholders, a model never sees the names in trees: turns and prompts have placeholders instead
+    (:func:`doppel.lispress.slots.to_slots`). :meth:`fill` puts the prompt's names into what the model wrote, and public
+    ones where the prompt has none.
 
     Args:
         tokenizer: A Hugging Face tokenizer with an end-of-text token.

@@ -35,21 +35,11 @@ def read_examples(
 ) -> list[Example]:
     """Read all user turns of a file, in order.
 
-    Names of dialogues and users are normalised (:func:`~datamodules.reading.example.unit_name`). Two dialogues of one
-    id are
-    refused: they would be one unit, and adding one of them would change the other's. As utterances their turns are
-    units of their own, whatever their names.
-
-    Three inputs are known:
-
-    * rows of any form that :func:`~datamodules.reading.records.read_records` knows, with the columns ``utterance`` (or
-      ``text``), ``parse``, ``unit`` and ``label``, unless ``columns`` says otherwise; only
-      the text is always needed, and ``unit`` wherever the unit is a dialogue or a user;
-    * published dialogue lines (SMCalFlow 2.0, TreeDST), one dialogue a line, every user turn including those
-      marked ``skip``, without context: ``{"dialogue_id", "turns": [{"turn_index", "lispress",
-      "user_utterance": {"original_text"}, "tags": {"domain"}}]}``;
-    * ``embedded:NAME?num=4000&seed=1&skew=1.0``: turns of the embedded grammar (the name is free: say
-      ``train``).
+    Known are rows of :func:`~datamodules.reading.records.read_records` with the columns ``utterance`` (or ``text``),
+    ``parse``, ``unit`` and ``label``, or as ``columns`` says; published dialogue lines (SMCalFlow 2.0, TreeDST), every
+    user turn, also one marked ``skip``, without context; and ``embedded:NAME?num=4000&seed=1&skew=1.0``, the embedded
+    grammar. Names of units are normalised (:func:`~datamodules.reading.example.unit_name`). Two dialogues of one id are
+    refused where dialogues are units: adding one of them would change the other's.
 
     Formal guarantees:
         Every turn is a function of its own row, and a row without text is no turn whatever the others hold. So adding
