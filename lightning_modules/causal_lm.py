@@ -184,7 +184,7 @@ class CausalLM(LogicalBatchModule):
         return nll_BT.sum(1) / (self.loss_divisor or num_labels_of(batch).clamp(min=1))
 
     def probe(self) -> tuple[MicroBatch, ...]:
-        """Draw random tokens: a row of at most 8 alone, after one of 64, and after one of ``max_length``, at most 8,192."""
+        """Draw random tokens: a row of at most 8 alone, after one of 64, and after one of ``max_length``, or 8,192."""
         vocabulary, length = self.model.get_input_embeddings().num_embeddings, min(self.text_format.max_length, 8192)
         ids = torch.randint(vocabulary, (2, length), generator=torch.Generator().manual_seed(0))
         labels = ids.clone()

@@ -162,7 +162,7 @@ class SemanticParser(LogicalBatchModule):
         return [tree for tree, _ in self.annotate_with_scores(utterances, progress)]
 
     def annotate_with_scores(self, utterances: Sequence[str], progress: bool = False) -> list[tuple[str, float]]:
-        """Annotate as :meth:`annotate`, with the negative log-likelihood of the parser's own output, in nats an action."""
+        """Annotate as :meth:`annotate`, with the negative log-likelihood of the parser's output, in nats an action."""
         network, vocabulary = self._ready()
         was_training = network.training
         network.eval()

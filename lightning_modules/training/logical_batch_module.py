@@ -26,19 +26,15 @@ from lightning_modules.training.step_policy import PlainStep, StepPolicy
 class LogicalBatchModule(LightningModule):
     """A module of any kind whose optimiser step takes one logical batch: what ``DifferentialPrivacy`` makes private.
 
-    A subclass gives the losses of a micro-batch and ``configure_optimizers`` with one optimiser and, if it likes, one
-    scheduler, which is stepped once per logical batch::
+    A subclass gives :meth:`losses`, one for each row of a micro-batch, and ``configure_optimizers`` with one optimiser
+    and, if it likes, one scheduler, stepped once per logical batch; ``docs/own-model.md`` has a whole program.
 
-        class Classifier(LogicalBatchModule):
-            def losses(self, batch):  # the micro-batches of the data module
-                return F.cross_entropy(self.net(batch.rows.inputs), batch.rows.labels, reduction="none")
-
-    ``docs/own-model.md`` has a whole program. What the guarantee asks of a subclass:
-
-    - The loss of a row depends on that row and on public numbers alone: no mean over the batch, no batch statistics.
-    - Rows keep their places: row i of what a trained layer takes and gives is row i of the batch, never sorted.
-    - Every trainable parameter belongs to a layer that the clipper knows; it refuses others by name.
-    - What is computed from private batches is logged through :meth:`log_metric`, never through ``self.log``.
+    Formal guarantees:
+        A subclass keeps them if the loss of a row depends on that row and on public numbers alone (no mean over the
+        batch, no batch statistics); rows keep their places, so that row i of what a trained layer takes and gives is
+        row i of the batch; every trainable parameter belongs to a layer that the clipper knows, which refuses others by
+        name; and what is computed from private batches is logged through :meth:`log_metric`, never through
+        ``self.log``.
     """
 
     #: Why this kind of model cannot be trained privately; None if it can.
