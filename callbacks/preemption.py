@@ -34,16 +34,13 @@ class Preempted(SystemExit):
 class Preemption(Checkpoint):
     """Saves, requeues and ends a run that gets a signal, at the end of the step that it is in.
 
-    A signal only sets a flag. At the end of each step all ranks agree whether one of them was signalled (an all-reduce
-    of one number). If so they save the ``last.ckpt`` of the ModelCheckpoint with ``save_last``, rank 0 asks SLURM to
-    requeue the job, and the process ends with status 75 (ranks other than 0 with 0). A signal ahead of the first step
-    ends the run before that step is spent. Ctrl-C requeues nothing and ends a training with status 130, a second one
-    at once. A ``predict`` has nothing to save, for :class:`~callbacks.synthetic_writer.SyntheticWriter` has every batch
-    on disk. The same command with ``--ckpt_path last`` goes on, in the middle of an epoch too; validation that would
-    follow the last step of an epoch is then left out. A job that its user cancelled is not requeued.
-
-    Lightning's own requeueing saves inside the signal handler, where noise may be added and not yet counted
-    (``cli.py`` switches it off), and ``ModelCheckpoint(train_time_interval=…)`` is ignored under manual optimisation.
+    A signal only sets a flag. At the end of each step all ranks agree whether one was signalled (an all-reduce of one
+    number). If so they save ``last.ckpt``, rank 0 asks SLURM to requeue the job unless its user cancelled it, and the
+    process ends with status 75 (other ranks with 0). A signal ahead of the first step ends the run before that step is
+    spent; Ctrl-C requeues nothing and ends a training with status 130, a second one at once. ``predict`` has every
+    batch on disk. With ``--ckpt_path last`` the same command goes on, in the middle of an epoch too. Lightning's own
+    requeueing saves inside the signal handler, where noise may be added and not yet counted; ``cli.py`` switches it
+    off.
 
     Formal guarantees:
         The checkpoint is written between two steps, when ledger entry, noise, parameters and counters of a step are
