@@ -190,7 +190,7 @@ class LayerRule(ABC):
         self.operand_dtype = product_dtype(grads[0])
 
     def summarise(self, inputs: Tensor, grads: Tensor, layout: UnitLayout) -> tuple[Tensor, dict[str, Tensor]]:
-        """Compute squared gradient norms [2, U] of units for the weights trained here, and :meth:`add_clipped`'s input."""
+        """Compute units' squared gradient norms [2, U] for weights trained here, and what :meth:`add_clipped` needs."""
         raise NotImplementedError(f"{type(self).__name__} has no formula")
 
     def finish(self) -> None:  # noqa: B027
