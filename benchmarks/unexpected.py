@@ -17,7 +17,7 @@ import json
 import os
 import random
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -181,13 +181,15 @@ def _measured(trial: Trial, book: Codebook, found: Sequence[str]) -> dict[str, f
     for topic, turn in zip(found, trial.private, strict=True):
         own[topic][turn.label or ""] += 1
     main = {topic: themes.most_common(1)[0][0] for topic, themes in own.items() if themes and topic != UNLIKE}
-    begin = [
-        i for i, turn in enumerate(trial.private) if _TASK.match(turn.parse or "") or "." not in (turn.parse or "")
-    ]
+    say_it = [i for i, turn in enumerate(trial.private) if turn.label in FUNCTIONS or _TASK.match(turn.parse or "")]
 
     def purity(rows: Sequence[int]) -> float:
-        named = [i for i in rows if found[i] != UNLIKE]
-        return fmean(main[found[i]] == trial.private[i].label for i in named)
+        """Share of the rows of topics that have the commonest theme of their topic."""
+        named: dict[str, Counter[str | None]] = defaultdict(Counter)
+        for i in rows:
+            named[found[i]][trial.private[i].label] += 1
+        named.pop(UNLIKE, None)
+        return sum(max(themes.values()) for themes in named.values()) / sum(map(Counter.total, named.values()))
 
     rows = [(turn.unit, {topic: 1.0}) for topic, turn in zip(found, trial.private, strict=True)]
     true, noisy = unit_sums(rows, book.bins), NoisyHistogram(SIGMA).release(rows, book.bins)
@@ -195,7 +197,7 @@ def _measured(trial: Trial, book: Codebook, found: Sequence[str]) -> dict[str, f
     hidden = [i for i, turn in enumerate(trial.private) if turn.label in trial.hidden]
     return {
         "purity": purity(range(len(found))),
-        "purity@task": purity(begin),
+        "purity@task": purity(say_it),
         "coverage": fmean(abs(noisy[topic] - true[topic]) <= Z * SIGMA for topic in shown),
         "hidden_found": fmean(found[i] == UNLIKE or main[found[i]] in trial.hidden for i in hidden),
         "hidden_named": len({main.get(topic) for topic in shown} & trial.hidden) / len(trial.hidden),

@@ -78,18 +78,14 @@ class RunFolderConfig(SaveConfigCallback):
 
 
 class DoppelCLI(LightningCLI):
-    """``fit``, ``validate``, ``test`` and ``predict`` with three more keys, ``run_dir``, ``privacy`` and
-    ``not_private``.
+    """``fit``, ``validate``, ``test`` and ``predict`` with ``run_dir``, ``privacy`` and ``not_private``.
 
-    The run folder decides where everything of a stage lies: configuration, checkpoints and W&B files in it, the
-    ledger beside it in PIPELINE, or there the name of one that serves many runs (``privacy.ledger_path``, else
-    ``$DOPPEL_LEDGER``). W&B runs are grouped by pipeline and named by stage; whoever goes on in a run folder
-    goes on with its W&B run. ``configs/trainer.yaml`` holds the defaults. Of data that are not public, W&B keeps
-    neither console nor memory, unless ``trainer.logger.dict_kwargs.settings`` asks for them.
-
-    A trainer with ``privacy`` gets a :class:`~callbacks.differential_privacy.DifferentialPrivacy` as the first of its
-    callbacks, whatever the verb; a ``fit`` with ``privacy: null`` is the same training without a guarantee, and says
-    so. It takes public data, and private ones with ``not_private: true`` alone.
+    The run folder decides where everything of a stage lies: configuration, checkpoints and W&B files in it, the ledger
+    beside it, or the name of one that serves many runs (``privacy.ledger_path``, else ``$DOPPEL_LEDGER``). W&B runs are
+    grouped by run and named by stage; a resumed stage goes on with its W&B run. Of data that are not public, W&B keeps
+    neither console nor memory, unless ``trainer.logger.dict_kwargs.settings`` asks for them. With ``privacy`` the
+    trainer gets a :class:`~callbacks.differential_privacy.DifferentialPrivacy` as its first callback; ``privacy: null``
+    is the same training without a guarantee, on public data, or on private ones with ``not_private: true`` alone.
 
     Args:
         args: Command line that begins with the subcommand; ``sys.argv[1:]`` by default.
@@ -195,7 +191,7 @@ class DoppelCLI(LightningCLI):
         return of_runs(*stages)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """A trainer with the guarantee that is asked for, whose requeueing is left to Preemption.
+        """Build the trainer with the guarantee that is asked for; requeueing is left to Preemption.
 
         Lightning's own handler saves wherever the signal finds the process: between noise and count, for instance.
         """

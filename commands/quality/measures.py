@@ -45,7 +45,7 @@ class Measure:
     is_percent: bool = False
 
     def show(self, value: float | None, std: float | None = None) -> str:
-        """A value, and its deviation over seeds where there is one; a dash where there is none."""
+        """Format a value, with its standard deviation over seeds where there is one; a dash where there is none."""
         if value is None or math.isnan(value):
             return "–"
         scale = 100 if self.is_percent else 1
@@ -184,7 +184,7 @@ INSTEAD = {
 
 
 def measure(name: str) -> Measure:
-    """A metric by its name in reports; after an ``@`` stands on which turns. One without a name has four digits."""
+    """Return a metric by its name in reports (``NAME@TURNS``). One without a name has four digits."""
     known, _, part = name.partition("@")
     found = MEASURES.get(known)
     own = next((of for of in _OF_ATTRIBUTES if found is None and known.startswith(f"{of}_")), None)
@@ -199,7 +199,7 @@ def measure(name: str) -> Measure:
 
 
 def judged(metrics: Iterable[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
-    """The MAUVE of each judge that some system has: of the independent ones, and of the generator's own base.
+    """Return the MAUVE of each judge that some system has: of the independent ones, and of the generator's own base.
 
     Args:
         metrics: Of each system, as ``evaluate`` writes them.
@@ -290,7 +290,7 @@ _IGNORED = Band(
 
 
 def band(metrics: Mapping[str, Any], name: str) -> Band | None:
-    """What a value means, by measured runs; None where none was measured, or the human value that it takes is missing.
+    """Return what a value means, by measured runs; None where none was measured, or its human value is missing.
 
     Args:
         metrics: Of one system, as ``evaluate`` writes them.
@@ -310,13 +310,13 @@ def band(metrics: Mapping[str, Any], name: str) -> Band | None:
 
 
 def with_sound_mauve(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Metrics of a system without each MAUVE of too few texts; all where nobody says how many they were."""
+    """Return metrics of a system without each MAUVE of too few texts; all where nobody says how many they were."""
     is_sound = metrics.get("num_compared", LEAST_FOR_MAUVE) >= LEAST_FOR_MAUVE
     return {name: value for name, value in metrics.items() if is_sound or "mauve_" not in name}
 
 
 def human_value(metrics: Mapping[str, Any], name: str) -> float | None:
-    """The value that human requests have of a metric; None where the report has none.
+    """Return the value that human requests have of a metric; None where the report has none.
 
     Args:
         metrics: Of one system, as ``evaluate`` writes them.
@@ -332,5 +332,5 @@ def human_value(metrics: Mapping[str, Any], name: str) -> float | None:
 
 
 def is_baseline(name: str) -> bool:
-    """Whether a metric is the human value of another one."""
+    """Return whether a metric is the human value of another one."""
     return name.rpartition("/")[2].startswith(("human_", "reference_", "ground_truth_"))

@@ -39,7 +39,7 @@ _MANY_WEIGHTS = 30e6
 
 
 def tell_ready(work: Work, found: Mapping[str, Readiness | Outlook]) -> None:
-    """What each system would do, and about how long its trainings would take on this machine.
+    """Print what each system would do, and about how long its trainings would take on this machine.
 
     Args:
         work: What is to be done.
@@ -90,7 +90,7 @@ def _tell_topics(experiment: Experiment, path: str) -> None:
 
 
 def forecast(num_units: int, trainings: Iterable[Step], experiment: Experiment) -> tuple[float, float, int]:
-    """Least and most seconds of trainings, for one row a unit, and the weights that the largest model trains."""
+    """Estimate the least and most seconds of trainings, for one row a unit, and the largest model's trained weights."""
     shortest, longest, largest = 0.0, 0.0, 0
     for config in (step.config for step in trainings):
         model, trainer = build(config["model"]), config.get("trainer") or {}

@@ -102,7 +102,7 @@ class Topics:
             raise UserError(f"topics.num_topics is {self.num_topics}: give at least 2")
 
     def public_texts(self, reference: str | None) -> str | None:
-        """The public file that the codebook is made of beside the over-sample, if any."""
+        """Return the public file that the codebook is made of beside the over-sample, if any."""
         return None if self.texts == "samples" else self.texts or reference
 
 
@@ -246,7 +246,7 @@ class Experiment:
         return self.evolution or Evolution()
 
     def epochs_of(self, settings: str) -> float:
-        """Epochs of a training.
+        """Return the epochs of a training.
 
         Raises:
             UserError: The experiment does not say.
@@ -258,19 +258,19 @@ class Experiment:
         return self.epochs[name]
 
     def of(self, system: str) -> Experiment:
-        """As one system has it, with ``variants.SYSTEM`` in its sections."""
+        """Return the experiment as one system has it, with ``variants.SYSTEM`` in its sections."""
         parts = {name: getattr(self, name) for name in (*SECTIONS, "stages", "variants")}
         return replace(self, **of_system(parts, system))
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, without what is at its default and without what was used up when it was read."""
+        """Return plain values, without defaults and without what was used up when it was read."""
         always, defaults = ("name", "systems", "epsilon", "num_samples"), Experiment(name="")
         values = dataclasses.asdict(self)
         return {key: value for key, value in values.items() if key in always or value != getattr(defaults, key)}
 
 
 def systems_of(experiment: Experiment) -> list[System]:
-    """The systems of an experiment, in its order."""
+    """Return the systems of an experiment, in its order."""
     return [system(name) for name in experiment.systems]
 
 

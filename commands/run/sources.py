@@ -80,7 +80,7 @@ class Read:
 
 
 def files_of(experiment: Experiment) -> list[InputFile]:
-    """The table of files that an experiment names; the parser that chooses, and what it learnt from, stand apart."""
+    """Return the files that an experiment names, without the parser that chooses and what it learnt from."""
     data, adaptation, evolution = experiment.data, experiment.adaptation, experiment.evolving
     evolves = "evolution" in experiment.systems
     by_label = "labels" in experiment.systems or (evolves and evolution.per_label)
@@ -269,7 +269,7 @@ def _on_settings(experiment: Experiment) -> list[str]:
 
 
 def public_turns(experiment: Experiment, path: str) -> list[Example]:
-    """Turns of a public file of an experiment, as it reads its reference."""
+    """Read the turns of a public file of an experiment, as its reference is read."""
     columns = ReferenceColumns.from_config(experiment.data)
     return read_examples(expand_path(path), "utterance", columns=columns)
 
@@ -296,7 +296,7 @@ def _redactions(experiment: Experiment) -> list[Redaction]:
 
 
 def texts_of_topics(experiment: Experiment) -> str | None:
-    """The public file that topics are made of, if any are."""
+    """Return the public file that topics are made of, if any are."""
     if "topics" not in experiment.systems:
         return None
     return (experiment.topics or Topics()).public_texts(experiment.reference)

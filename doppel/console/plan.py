@@ -98,7 +98,7 @@ def plan(
 
 
 def num_parameters_of(base: Path, lora: int | None = None) -> int:
-    """Trained weights of a model in a folder, from the heads of its safetensors files alone.
+    """Count the trained weights of a model in a folder, from the heads of its safetensors files alone.
 
     Args:
         base: The folder.
@@ -157,12 +157,12 @@ def in_words(noise_over_training: float) -> str:
 
 
 def over_training(spec: DPPlan, num_parameters: int) -> float:
-    """Norm of the noise of all steps over the largest signal."""
+    """Return the norm of the noise of all steps over the largest signal."""
     return spec.noise_multiplier * math.sqrt(num_parameters) / spec.expected_batch_size / math.sqrt(spec.steps)
 
 
 def report(spec: DPPlan, num_parameters: int | None = None) -> dict[str, Any]:
-    """The plan as a JSON-ready dictionary.
+    """Return the plan as a JSON-ready dictionary.
 
     Args:
         spec: The plan.
@@ -207,7 +207,7 @@ def report(spec: DPPlan, num_parameters: int | None = None) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The plan for people, with the epsilon of the accountants of dp-accounting at the chosen sigma."""
+    """Render the plan for people, with the epsilon of the accountants of dp-accounting at the chosen sigma."""
     steps = f"{result['steps']:,}"
     if len(result["stage_steps"]) > 1:
         steps += f"  ({' + '.join(format(n, ',') for n in result['stage_steps'])})"

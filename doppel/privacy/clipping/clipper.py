@@ -98,7 +98,7 @@ class PerSampleClipper:
     # -------------------------------------------------------------------------------- capture
     @contextmanager
     def capture(self, num_units: int, rows_per_unit: int = 1) -> Iterator[PerSampleClipper]:
-        """Within this block, run one forward and one backward of the *sum* of the per-row losses.
+        """Yield within this block, run one forward and one backward of the *sum* of the per-row losses.
 
         Args:
             num_units: Units in the micro-batch.
