@@ -167,7 +167,8 @@ def _by_topics(drawn: _Drawn, num_topics: int) -> _Drawn:
         raise UserError("--topics groups samples without trees and labels, and these have some: leave it out")
     texts = [sample.utterance for sample in drawn.shown[main]]
     vectors = embed(texts, "minilm")
-    topics = make_codebook(texts, [], vectors, num_topics, "minilm").nearest(vectors)
+    book = replace(make_codebook(texts, [], vectors, num_topics, "minilm"), least_cosine=None)  # each has a topic
+    topics = book.nearest(vectors)
     samples = [replace(sample, label=name) for sample, name in zip(drawn.shown[main], topics, strict=True)]
     return replace(drawn, shown={**drawn.shown, main: samples})
 

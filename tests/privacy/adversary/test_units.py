@@ -172,6 +172,7 @@ def test_a_run_says_by_whom_rows_are_protected(
     monkeypatch.setattr(estimate, "forecast", lambda *_: (60.0, 180.0, 0))
     path = rows_of(tmp_path / "own.jsonl", 3, "unit", rows=300)
     own = [str(tmp_path / "run"), "--systems", "one_stage", "--set", f"data.train_path={path}", "data.batch_size=30"]
+    own.append("effort=1")
     for mode in ("--check", "--local"):
         assert cli.main(["run", str(shipped("own-data")), *own[:1], mode, *own[1:]]) == 2
         assert "nothing says what is protected" in capsys.readouterr().err
