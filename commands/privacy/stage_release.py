@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from commands.runs.stage_config import StageConfig
 from datamodules.guards.canaries import first_units
 from datamodules.guards.overlap import refuse_private
-from datamodules.guards.selection import Selection
-from datamodules.reading.columns import Columns
-from datamodules.reading.example import Example, Field, Unit
-from datamodules.reading.examples import read_examples
-from datamodules.reading.files import content_digest, expand_path
+from datamodules.reading.example import Example
+from datamodules.training_rows import TrainingRows
 from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
 from doppel.files import run_of
@@ -63,7 +60,7 @@ class StageRelease:
             UserError: The stage announced no release, or one with noise where none is asked for.
         """
         config = StageConfig.read(stage_dir)
-        data, privacy, unit = config.data, config.privacy, config.data["unit"]
+        data, privacy, rows = config.data, config.privacy, TrainingRows.from_config(config.data)
         announced = privacy is not None and not (
             privacy.histogram_noise_multiplier is None and privacy.histogram_share is None
         )
@@ -81,18 +78,18 @@ class StageRelease:
         turns = first_units(read, data.get("limit_train_units"))
         num_units = len({turn.unit for turn in turns})
         if privacy is None:
-            return cls(turns, unit, num_units, None, None, "")
+            return cls(turns, str(rows.unit), num_units, None, None, "")
         own = run_of(stage_dir) / FILE_NAME
         ledger, sigma = Ledger(own if own.exists() else privacy.ledger_path or own), privacy.histogram_noise(num_units)
         if sigma is None:
             ledger.caveat(privacy.scope, f"the exact {name} was released, which has no privacy guarantee", voids=True)
-            return cls(turns, unit, num_units, None, None, "")
-        spec = privacy.plan_histogram(num_units, unit)
-        mechanism = declare(ledger, privacy.scope, stage, spec, config.fingerprint(), kind)
-        return cls(turns, unit, num_units, sigma, ledger, mechanism)
+            return cls(turns, str(rows.unit), num_units, None, None, "")
+        spec = privacy.plan_histogram(num_units, str(rows.unit))
+        mechanism = declare(ledger, privacy.scope, stage, spec, rows.fingerprint, kind)
+        return cls(turns, str(rows.unit), num_units, sigma, ledger, mechanism)
 
     def released(self) -> dict[str, Any] | None:
-        """The numbers that the ledger holds of this release already; None where it has made none."""
+        """Return the numbers that the ledger holds of this release already; None where it has made none."""
         return None if self.ledger is None else next(iter(contents(self.ledger, self.mechanism)), None)
 
     def refuse_if_too_much(self) -> None:
@@ -144,12 +141,12 @@ def declare(
 
 
 def contents(ledger: Ledger, mechanism: str) -> list[dict[str, Any]]:
-    """The numbers that a mechanism has released, in their order."""
+    """Return the numbers that a mechanism has released, in their order."""
     return [dict(own.content) for own in ledger.releases(mechanism) if own.content is not None]
 
 
 def read_private(data: Mapping[str, Any], needs_label: bool = False) -> list[Example]:
-    """The private rows.
+    """Read the private rows.
 
     Args:
         data: Arguments of the data module.
@@ -160,14 +157,7 @@ def read_private(data: Mapping[str, Any], needs_label: bool = False) -> list[Exa
     """
     if data.get("limit_train_units") is not None:
         raise UserError("no ε holds for the first units alone (data.limit_train_units): take keep_share")
-    path, unit = expand_path(data["train_path"]), cast("Unit", data.get("unit") or "utterance")
-    needs: tuple[Field, ...] = ("label",) if needs_label else ()
-    columns, selection = Columns.from_config(data), Selection.from_config(data)
-    if selection.redact is not None:
-        refuse_private(selection.redact.public_files, [(path, columns)])
-    return selection.apply(read_examples(path, unit, needs=needs, columns=columns), path, unit)
-
-
-def fingerprint_of(data: Mapping[str, Any]) -> str:
-    """Digest of the private rows, taken anew; never to be shown."""
-    return content_digest(expand_path(data["train_path"]), Selection.from_config(data), Columns.from_config(data))
+    rows = TrainingRows.from_config(data)
+    if rows.selection.redact is not None:
+        refuse_private(rows.selection.redact.public_files, [(rows.path, rows.columns)])
+    return rows.read(("label",) if needs_label else ())

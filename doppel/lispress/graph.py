@@ -42,18 +42,18 @@ class Graph:
 
 
 def argument_number(label: str) -> tuple[bool, int] | None:
-    """Of ``:arg3`` and ``:type-arg3``: whether it is a type argument, and its number. None for other labels."""
+    """Return whether ``:arg3`` or ``:type-arg3`` is a type argument, and its number; None for other labels."""
     found = _ARGUMENT(label)
     return found and (found[1] is not None, int(found[2]))
 
 
 def is_type_label(label: str) -> bool:
-    """Whether an edge with this label leads to a type."""
+    """Return whether an edge with this label leads to a type."""
     return label == TYPE or label.startswith(":type-arg") and _ARGUMENT(label) is not None
 
 
 def to_graph(expression: Expression) -> Graph:
-    """The program graph of a tree (SMCalFlow's ``Program``, as Zhou et al.'s semantic parser draws it).
+    """Convert a tree to its program graph (SMCalFlow's ``Program``, as in Zhou et al.'s semantic parser).
 
     - A call becomes a node labelled with its function; ``:arg0``, ``:arg1`` … lead to positional arguments, ``:name``
       to keyword arguments, ``:type-arg0`` … to type arguments. Literals and bare symbols become leaves.

@@ -22,7 +22,7 @@ def privacy_state(checkpoint: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """A checkpoint, whose weights stay on disk until they are used.
+    """Read a checkpoint, whose weights stay on disk until they are used.
 
     Raises:
         UserError: It cannot be read.
@@ -54,7 +54,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def weights_fingerprint(state_dict: Mapping[str, Any]) -> str:
-    """SHA-256 of names, shapes, types and values of tensors, and of what a module keeps beside them
+    """Return the SHA-256 of names, shapes, types and values of tensors, and of what a module keeps beside them
     (``get_extra_state``): numbers and texts, in lists and dictionaries; 64 hexadecimal digits.
 
     Raises:

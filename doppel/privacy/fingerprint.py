@@ -13,7 +13,7 @@ from doppel.errors import DataError
 
 
 def keyed_fingerprint(digest: str) -> str:
-    """HMAC-SHA256 of a digest, or of any other name of data, 32 hexadecimal digits.
+    """Return HMAC-SHA256 of a digest, or of any other name of data, 32 hexadecimal digits.
 
     A plain hash of a private file is an exact membership test: who knows the other lines tries guesses of the last
     one. Under a random key it tells nothing (HMAC is a pseudorandom function), but that two files are equal. Whoever

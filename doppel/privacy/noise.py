@@ -121,7 +121,7 @@ def _together(params: Iterable[nn.Parameter]) -> Iterator[tuple[list[Tensor], bo
 
 
 def gaussians(of_radius: Tensor, of_angle: Tensor) -> tuple[Tensor, Tensor]:
-    """Two times N(0, 1) in float64 from uniform 64-bit words, int64 [n] each; the words are used up."""
+    """Return two times N(0, 1) in float64 from uniform 64-bit words, int64 [n] each; the words are used up."""
     uniform = of_radius.bitwise_or_(1).double().abs_().mul_(2.0**-63)  # of an odd number: never 0
     radius = uniform.log_().mul_(-2.0).sqrt_()
     angle = of_angle.double().mul_(math.pi * 2.0**-63)

@@ -9,14 +9,14 @@ Rows = NDArray[np.int64]
 
 
 def uniform(template_of_row: NDArray[np.integer], num: int, seed: int) -> Rows:
-    """Rows drawn uniformly without replacement, the document's baseline; as :func:`uat` otherwise."""
+    """Draw rows uniformly without replacement, the paper's baseline; as :func:`uat` otherwise."""
     return uat(template_of_row, num, seed, alpha=1.0, fixed_weights=True)
 
 
 def uat(
     template_of_row: NDArray[np.integer], num: int, seed: int, alpha: float = 0.0, fixed_weights: bool = False
 ) -> Rows:
-    """Uniform abstract template sampling (Oren et al., 2021, section 3.2, Equation 1), without replacement.
+    """Draw by uniform abstract template sampling (Oren et al., 2021, section 3.2, Equation 1), without replacement.
 
     Row x of template T is drawn with probability q_α(x) = p(T)^α / Σ p(T')^α · 1 / c(T): first a template, then one of
     its rows; p(T) = c(T) / rows is its share of the pool. Two readings of "without replacement":

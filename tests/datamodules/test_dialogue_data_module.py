@@ -256,4 +256,4 @@ def test_data_that_cannot_be_used_are_told_before_a_logger_opens(
     data = module(write_lines(lines, "own.jsonl"), unit="utterance", batch_size=1)
     with pytest.raises(DataError, match="'parse'") as refused:
         make_trainer(max_steps=1, logger=Opened(tmp_path)).fit(Recorder(text_format), datamodule=data)
-    assert refused.value.about == f"{data.train_path}:2"
+    assert refused.value.about == f"{data.rows.path}:2"
