@@ -12,7 +12,7 @@ from pathlib import Path
 
 from commands.run.adaptation import adaptation
 from commands.run.context import Run, Wanted, file_of
-from commands.run.counts import calibrate, evolve, histogram, marginals, rows
+from commands.run.counts import calibrate, evolve, histogram, marginals, rows, words
 from commands.run.samplings import annotate_private, predict, public_trees
 from commands.run.scores import evaluate, keep_best, report
 from commands.run.settings import Attributes, Calibration, Experiment, Topics, systems_of
@@ -162,7 +162,7 @@ def _steps_of_system(run: Run, system: System) -> list[Step]:
     if system.needs == "adaptation":  # which makes it by itself
         return []
     own = run.of(system)
-    return [*_recipe(system)(own, system), *evaluate(own, system)]
+    return [*_recipe(system)(own, system), *words(own, system), *evaluate(own, system)]
 
 
 def _attributes(run: Run) -> tuple[Attributes, Settings]:
