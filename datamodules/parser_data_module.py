@@ -101,7 +101,7 @@ class ParserDataModule(TrainingDataModule):
         self.evaluation.clear()  # turns that were read before there was a vocabulary have no actions
         self._examples = _examples(turns, self._vocabulary)
         if len(self._examples) < len(turns):
-            log.warning("%d of %d turns cannot be written as actions", len(turns) - len(self._examples), len(turns))
+            log.warning("%d of %d requests cannot be written as actions", len(turns) - len(self._examples), len(turns))
 
     def load_evaluation(self, name: str, path: str) -> list[ExampleBatch]:
         """Read turns, and write as actions those that the vocabulary can express."""
@@ -144,7 +144,7 @@ class ParserDataModule(TrainingDataModule):
         if any(type(callback).__name__ == "DifferentialPrivacy" for callback in callbacks):
             raise DataError(
                 "a semantic parser cannot be trained with DifferentialPrivacy, for its vocabulary is read off the "
-                "training trees: set privacy: null, and train on public or synthetic turns"
+                "training trees: set privacy: null, and train on public or synthetic requests"
             )
 
 

@@ -119,7 +119,7 @@ class TextFormat:
         """
         value = getattr(turn, name)
         if value is None:
-            raise UserError(f"a turn has no {name!r}, which this model needs: give data with {name!r} on every line")
+            raise UserError(f"a request has no {name!r}, which this model needs: give data with {name!r} on every line")
         return self.linearise(value, name)
 
     def linearise(self, text: str, name: Field) -> str:

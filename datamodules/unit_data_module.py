@@ -61,7 +61,7 @@ class UnitDataModule(DataModule):
                 super().__init__(MyDataset(), unit="user", unit_of=users, batch_size=batch_size)
 
     Formal guarantees:
-        Each unit takes part in each step by a coin of its own, which falls with q = B/N whatever it holds; N is the
+        Poisson sampling: each step includes each unit independently with q = B/N, whatever it holds; N is the
         number of units, not of rows. A unit with more than ``max_rows_per_unit`` rows is represented by a uniform
         choice, a function of (secret, step, unit). The rows of a unit are in one micro-batch, so they are clipped
         together. ``collate`` sees rows of drawn units alone. Before each row is read, the generators of torch, numpy

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-#: A larger model of public text, which judges samples and may be a base.
+#: SmolLM2-135M, which gives the cross-entropy per word of samples and may be a base model.
 LARGER = "models/smollm2-135m"
 #: Last part of a model's path → the command that makes it.
 MADE_BY = {"smollm2-135m": "make base-135m", "smollm2-135m-requests": "make base-135m"}

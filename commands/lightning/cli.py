@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from callbacks.differential_privacy import DifferentialPrivacy
 from callbacks.progress_lines import ProgressInPlace, ProgressLines
 from callbacks.slurm_job import SlurmJob
 from callbacks.wandb_artifacts import never_fatal
+from commands.lightning import train
 from commands.lightning.hardware import check_hardware, settled_precision, uses_cpu
 from commands.lightning.own_code import place
 from commands.lightning.parser import PRIVACY, DoppelArgumentParser, listed_privacy, no_prompts
@@ -32,6 +33,7 @@ from commands.runs.run_folder import claim, hold, last_checkpoint, ledger_of_run
 from datamodules.data_module import TrainingDataModule, is_disclosable
 from datamodules.guards.overlap import Source
 from doppel.allocator import keep_freed_memory
+from doppel.console.command import HelpFormatter, command_help
 from doppel.errors import UserError
 from doppel.files import run_of
 from doppel.privacy.checkpoint import read_checkpoint
@@ -95,7 +97,6 @@ class DoppelCLI(LightningCLI):
     """
 
     def __init__(self, args: Sequence[str] | None = None, trainer_class: type[Trainer] = Trainer) -> None:
-        defaults = {"default_config_files": [str(DEFAULTS)]}
         self._lock: FileLock | None = None
         try:
             super().__init__(
@@ -105,7 +106,14 @@ class DoppelCLI(LightningCLI):
                 subclass_mode_model=True,
                 subclass_mode_data=True,
                 save_config_callback=RunFolderConfig,
-                parser_kwargs={"default_env": False, **{name: dict(defaults) for name in self.subcommands()}},
+                parser_kwargs={
+                    "default_env": False,
+                    "formatter_class": HelpFormatter,
+                    **{
+                        name: {"default_config_files": [str(DEFAULTS)], **command_help(self.command(name))}
+                        for name in self.subcommands()
+                    },
+                },
                 parser_class=DoppelArgumentParser,
                 auto_configure_optimizers=False,
                 seed_everything_default=1,
@@ -115,35 +123,41 @@ class DoppelCLI(LightningCLI):
             if self._lock is not None:
                 self._lock.release()
 
+    @staticmethod
+    def command(name: str) -> Callable[..., Any]:
+        """Return the function of a subcommand, whose docstring is its help."""
+        return getattr(train, name)
+
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """The run folder and the guarantee; ``auto`` for the precision, which Lightning does not know."""
+        """Add the run folder, the guarantee, and ``auto`` for the precision, which Lightning does not know."""
+        groups: Any = parser.groups
+        groups["model"].title, groups["data"].title = "What is trained", "What it is trained on"
         precision: Any = next(action for action in parser._actions if action.dest == "trainer.precision")
         precision._typehint = Literal["auto"] | precision._typehint
         parser.add_argument(
             "--run_dir",
             type=str | None,
             default=None,
-            help="folder of this stage, PIPELINE/STAGE; the ledger is PIPELINE/ledger.jsonl. $VARIABLE is filled in. "
-            "A fit without one goes to runs/FILE/fit, where FILE is that of the model's class",
+            help="Folder of this stage, RUN/STAGE; the ledger is RUN/ledger.jsonl. $VARIABLE is filled in. Left out, a "
+            "fit goes to runs/FILE/fit, where FILE is that of the model's class.",
         )
         parser.add_argument(
             "--privacy",
             type=PrivacyArguments | None,
             default=None,
-            help="DP-SGD, such as --privacy.target_epsilon=3; null trains without a guarantee",
+            help="DP-SGD, such as --privacy.target_epsilon=3; --privacy=null trains without a guarantee.",
         )
         parser.add_argument(
             "--not_private",
             type=bool,
             default=False,
-            help="with privacy: null, go without a guarantee on data that are not declared public (is_public)",
+            help="Train without a guarantee on data that are not declared public (is_public).",
         )
         parser.add_argument(
             "--save_every",
             type=float | None,
             default=None,
-            help="minutes after which Preemption saves last.ckpt within an epoch; null: 1, of a large model 10; 0: "
-            "after each step",
+            help="Minutes between checkpoints within an epoch; 0: after each step; left out: 1, of a large model 10.",
         )
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
@@ -307,10 +321,11 @@ class DoppelCLI(LightningCLI):
                 init.save_dir = str(run_dir) if init.save_dir in (None, _HERE) else init.save_dir
             if getattr(logger, "class_path", None) == WANDB:
                 init.save_dir = str(run_dir)
-                init.name = init.name or run_dir.name
+                run = run_of(run_dir).absolute()
+                init.name = init.name or "-".join(run_dir.absolute().relative_to(run).parts)
                 sweep_run = os.environ.get("WANDB_RUN_ID") if "WANDB_SWEEP_ID" in os.environ else None
                 init.id = init.id or sweep_run or wandb_id(run_dir, job)
-                names = {"group": run_of(run_dir).name, "job_type": run_dir.name, "resume": "allow"}
+                names = {"group": run.name, "job_type": run_dir.name, "resume": "allow"}
                 logger["dict_kwargs"] = names | dict(logger.get("dict_kwargs") or {})
         for callback in _listed(trainer.callbacks):
             if callback.class_path == PREEMPTION and config.save_every is not None:

@@ -34,6 +34,9 @@ def page(
     runs that differ in another setting never share one. The page asks no network for anything, and all on it is
     released with noise, post-processed or public.
 
+    Example:
+        python cli.py page runs/mine
+
     Args:
         runs: A run folder; several, or a folder of runs, for a comparison.
         out: The page; by default report.html in the run folder, comparison.html in the first folder. Of one run with

@@ -18,7 +18,7 @@ from commands.runs.private_files import of_runs
 from commands.runs.run_record import RunRecord
 from commands.runs.systems import system
 from datamodules.guards.overlap import refuse_private
-from datamodules.reading.columns import Columns, reference_columns
+from datamodules.reading.columns import ReferenceColumns
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import expand_path, is_embedded
 from datamodules.reading.hub import is_on_hub
@@ -133,7 +133,7 @@ def reference(record: RunRecord) -> tuple[list[Sample], str]:
         path = expand_path(given)
         if not is_embedded(path) and not is_on_hub(path) and not Path(path).exists():
             return [], f"the reference {given} is not there any more"
-        columns = reference_columns(Columns.from_config(record.experiment.get("data") or {}))
+        columns = ReferenceColumns.from_config(record.experiment.get("data") or {})
         refuse_private([("reference", given, columns)], of_runs(record.folder))
         return [Sample(turn.utterance, turn.parse) for turn in read_examples(path, "utterance", columns=columns)], ""
     except UserError as error:
@@ -154,7 +154,7 @@ def frequency_picture(human: Sequence[Sample], samples: Sequence[Sample], called
     points = {words[name]: (shares[0][name], shares[1][name]) for name in names}
     return scatter(
         points,
-        "How often each function occurs among human and among synthetic turns",
+        "How often each function occurs among human and among synthetic requests",
         f"{len(names)} functions, most of them near the line of equal shares if the samples are good",
     )
 

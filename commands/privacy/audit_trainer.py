@@ -6,7 +6,7 @@ import json
 import logging
 import random
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,14 +95,13 @@ class AuditTrainer(Trainer):
         folder = Path(self.default_root_dir)
         self._check(model, datamodule, num_canaries, num_samples, confidence, ckpt_path)
         turns = first_units(
-            read_examples(datamodule.train_path, datamodule.unit, columns=datamodule.columns),
+            read_examples(datamodule.rows.path, datamodule.unit, columns=datamodule.rows.columns),
             datamodule.limit_train_units,
         )
         hidden = self._canaries(folder, model, turns, num_canaries, canaries, coin_seed)
-        train_path, original = folder / "train.jsonl", datamodule.train_path
+        train_path, original = folder / "train.jsonl", datamodule.rows
         write_examples(audit_turns(turns, hidden, model.text_format), train_path)
-        datamodule.train_path, datamodule.limit_train_units = str(train_path), None
-        datamodule.columns = Columns()  # of what was written
+        datamodule.rows, datamodule.limit_train_units = replace(original, path=str(train_path), columns=Columns()), None
         last = folder / "checkpoints" / "last.ckpt"
         self.fit(model, datamodule=datamodule, ckpt_path=str(last) if last.is_file() else None)
         if not self.state.finished:
@@ -117,7 +116,7 @@ class AuditTrainer(Trainer):
             extraction = extraction_report(samples, hidden, turns, model.text_format)
         self.report = {
             "model": type(model).__name__,
-            "data": original,
+            "data": original.path,
             "unit": datamodule.unit,
             "num_units": datamodule.num_units,
             "claim": claim,

@@ -13,7 +13,7 @@ from commands.privacy.histogram import read_shares, release
 from commands.runs.private_files import learnt_from, of_runs
 from commands.runs.stage_config import StageConfig
 from datamodules.guards.overlap import refuse_private
-from datamodules.reading.columns import Columns, reference_columns
+from datamodules.reading.columns import ReferenceColumns
 from datamodules.reading.example import Example
 from doppel.calibration import draw, matrix, projected_weights
 from doppel.errors import DataError, UserError
@@ -83,7 +83,7 @@ def calibrate(
         raise UserError("--only is a topic that was released: give --num-topics and --shares too")
     public, columns = list(learnt_from("--parser", parser)), None
     if texts is not None:
-        columns = reference_columns(Columns.from_config(StageConfig.read(stage_dir).data))
+        columns = ReferenceColumns.from_config(StageConfig.read(stage_dir).data)
         public.append(("--texts", texts, columns))
     refuse_private(public, of_runs(stage_dir, if_private=True))
     extractor: FeatureExtractor = Trees() if parser is None else ParsedTrees(parser)

@@ -71,13 +71,15 @@ def gaps(manifest: Manifest, ledger: Ledger, made: Entry) -> list[str]:
             found.append(f"{entry.path} holds private text")
         if entry.budget not in (None, budget):
             found.append(
-                f"{made.path}, which {budget} pays for, was made of {entry.path}, which {entry.budget} pays for"
+                f"{made.path}, charged to {budget}, was made of {entry.path}, which is charged to {entry.budget}"
             )
         if entry.reads_private and not entry.mechanisms:
             names = ", ".join(public_names(entry.private_inputs))
-            found.append(f"{entry.path}: {entry.step} read private text ({names}), and no mechanism has paid for that")
+            found.append(
+                f"{entry.path}: {entry.step} read private text ({names}), and no mechanism was charged for that"
+            )
         found += [
-            f"{entry.path}: {entry.step} is to be paid for by {name}, of which the ledger has no step in {budget}"
+            f"{entry.path}: {entry.step} names {name}, of which the ledger has no step in {budget}"
             for name in entry.mechanisms
             if not _is_spent(ledger, name, budget)
         ]
@@ -87,7 +89,7 @@ def gaps(manifest: Manifest, ledger: Ledger, made: Entry) -> list[str]:
             found += [] if reason is None else [f"{entry.path}: {reason}"]
         found += manifest.changes(entry.path, may_be_gone=True)
     if made.role in RELEASED and not any(entry.mechanisms for entry in chain):
-        found.append(f"{made.path} was made of nothing that a mechanism has paid for: {made.step} read no checkpoint")
+        found.append(f"{made.path} was made of nothing that a mechanism released: {made.step} read no checkpoint")
     return [text.replace(f"{manifest.folder.resolve()}/", "") for text in found]
 
 

@@ -21,10 +21,11 @@ from commands.privacy.stage_release import read_private
 from commands.privacy.vote_releases import VoteReleases
 from commands.runs.run_folder import hold, ledger_of_run
 from datamodules.guards.overlap import refuse_private
-from datamodules.reading.columns import Columns, control_code, reference_columns
+from datamodules.reading.columns import Columns, ReferenceColumns, control_code, reference_columns
 from datamodules.reading.examples import place_examples
 from datamodules.reading.files import expand_path
 from datamodules.reading.records import head_of, read_records
+from datamodules.training_rows import TrainingRows
 from doppel.errors import DataError, UserError
 from doppel.evolution.candidates import Prompt
 from doppel.evolution.evolve import Plan, first_texts
@@ -88,7 +89,7 @@ def evolve(
         ledger = None if privacy is None else Ledger(ledger_of_run(folder, privacy.ledger_path))
         turns = read_private(data, needs_label=names is not None)
         embed_private = partial(embed, encoder=settings.encoder, independent=True)
-        votes = VoteReleases(turns, data, settings, names, embed_private, ledger, privacy)
+        votes = VoteReleases(turns, TrainingRows.from_config(data), settings, names, embed_private, ledger, privacy)
         votes.open()
         if ledger is not None and privacy is not None:
             note_origins(settings, ledger, privacy.scope)
@@ -259,7 +260,7 @@ def read_public(path: str | None, data: Mapping[str, Any]) -> list[Donation]:
     """
     if path is None:
         return []
-    columns = reference_columns(Columns.from_config(data))
+    columns = ReferenceColumns.from_config(data)
     placed = islice(place_examples(expand_path(path), "utterance", with_trees=False, columns=columns), _PUBLIC)
     turns = {turn.utterance: turn for turn in (place.turn for place in placed) if turn is not None}
     return [Donation(text, {"label": turn.label} if turn.label else {}) for text, turn in turns.items()]

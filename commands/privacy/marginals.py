@@ -77,7 +77,7 @@ class Marginals:
         if differ:
             raise DataError(
                 f"it holds the releases of another command, which differs in {', '.join(differ)}, as {self.mechanism}: "
-                "give another --out, whose releases are paid for again",
+                "give another --out, whose releases are charged again",
                 about=self.ledger.path,
             )
         if private is None:

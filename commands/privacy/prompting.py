@@ -123,7 +123,9 @@ class Prompting:
             notes.append('Trees have a space inside each quote here, `" lunch "` for `"lunch"`.')
         if text_format.slot_table is not None:
             kind = min(text_format.slot_table.kinds.names, key=lambda name: name != "person")
-            notes.append(f"Names are slots, such as `{kind}1`: put names of your own in their place, as a run does.")
+            notes.append(
+                f"Names are placeholders, such as `{kind}1`: put names of your own in their place, as a run does."
+            )
         if self.target == "parse" and self.sampling.grammar is not None:
             notes.append("A run writes trees under its grammar, which these lines do not have.")
         if self.source is not None:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from commands.runs.stage_config import StageConfig
 from datamodules.guards.canaries import first_units
 from datamodules.guards.overlap import refuse_private
-from datamodules.guards.selection import Selection
-from datamodules.reading.columns import Columns
-from datamodules.reading.example import Example, Field, Unit
-from datamodules.reading.examples import read_examples
-from datamodules.reading.files import content_digest, expand_path
+from datamodules.reading.example import Example
+from datamodules.training_rows import TrainingRows
 from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
 from doppel.files import run_of
@@ -72,11 +69,18 @@ class StageRelease:
         Raises:
             UserError: The stage announced no release, or one with noise where none is asked for.
         """
+<<<<<<< HEAD
         config = config or StageConfig.read(stage_dir)
         data, privacy, unit = config.data, config.privacy, config.data.get("unit") or "utterance"
         key = "words_noise_multiplier" if kind is NoisyWords else "histogram_noise_multiplier"
         announced = privacy is not None and (
             getattr(privacy, key) is not None or (kind is not NoisyWords and privacy.histogram_share is not None)
+=======
+        config = StageConfig.read(stage_dir)
+        data, privacy, rows = config.data, config.privacy, TrainingRows.from_config(config.data)
+        announced = privacy is not None and not (
+            privacy.histogram_noise_multiplier is None and privacy.histogram_share is None
+>>>>>>> main
         )
         if exact and announced:
             raise UserError(
@@ -90,16 +94,23 @@ class StageRelease:
         turns = first_units(read, data.get("limit_train_units"))
         num_units = len({turn.unit for turn in turns})
         if privacy is None:
-            return cls(turns, unit, num_units, None, None, "")
+            return cls(turns, str(rows.unit), num_units, None, None, "")
         own = run_of(stage_dir) / FILE_NAME
         ledger = Ledger(own if own.exists() else privacy.ledger_path or own)
         sigma = privacy.words_noise(num_units) if kind is NoisyWords else privacy.histogram_noise(num_units)
         if sigma is None:
             ledger.caveat(privacy.scope, f"the exact {name} was released, which has no privacy guarantee", voids=True)
+<<<<<<< HEAD
             return cls(turns, unit, num_units, None, None, "")
         spec = privacy.plan_releases(num_units, unit, sigma)
         mechanism = declare(ledger, privacy.scope, stage, spec, config.fingerprint(), kind)
         return cls(turns, unit, num_units, sigma, ledger, mechanism)
+=======
+            return cls(turns, str(rows.unit), num_units, None, None, "")
+        spec = privacy.plan_histogram(num_units, str(rows.unit))
+        mechanism = declare(ledger, privacy.scope, stage, spec, rows.fingerprint, kind)
+        return cls(turns, str(rows.unit), num_units, sigma, ledger, mechanism)
+>>>>>>> main
 
     def released(self) -> dict[str, Any] | None:
         """The numbers that the ledger holds of this release already; None where it has made none."""
@@ -170,14 +181,7 @@ def read_private(data: Mapping[str, Any], needs_label: bool = False) -> list[Exa
     """
     if data.get("limit_train_units") is not None:
         raise UserError("no ε holds for the first units alone (data.limit_train_units): take keep_share")
-    path, unit = expand_path(data["train_path"]), cast("Unit", data.get("unit") or "utterance")
-    needs: tuple[Field, ...] = ("label",) if needs_label else ()
-    columns, selection = Columns.from_config(data), Selection.from_config(data)
-    if selection.redact is not None:
-        refuse_private(selection.redact.public_files, [(path, columns)])
-    return selection.apply(read_examples(path, unit, needs=needs, columns=columns), path, unit)
-
-
-def fingerprint_of(data: Mapping[str, Any]) -> str:
-    """Digest of the private rows, taken anew; never to be shown."""
-    return content_digest(expand_path(data["train_path"]), Selection.from_config(data), Columns.from_config(data))
+    rows = TrainingRows.from_config(data)
+    if rows.selection.redact is not None:
+        refuse_private(rows.selection.redact.public_files, [(rows.path, rows.columns)])
+    return rows.read(("label",) if needs_label else ())

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commands.privacy.evolution_settings import Evolution
-from commands.privacy.stage_release import contents, declare, fingerprint_of
+from commands.privacy.stage_release import contents, declare
 from datamodules.reading.example import Example
+from datamodules.training_rows import TrainingRows
 from doppel.errors import DataError, UserError
 from doppel.evolution.budget import STAGE, plan_beside, plan_votes
 from doppel.evolution.candidates import Candidate, fingerprint
@@ -47,7 +48,7 @@ class VoteReleases:
 
     Args:
         turns: The private texts, see :func:`~commands.privacy.stage_release.read_private`.
-        data: Arguments of the data module: file, unit, columns, selection.
+        rows: Their file, unit, columns and selection.
         settings: How a round is voted.
         labels: Public labels among whose candidates their texts vote; None: labels do not matter.
         embed: Embeds texts, each independently of the others.
@@ -63,16 +64,16 @@ class VoteReleases:
     def __init__(
         self,
         turns: Sequence[Example],
-        data: Mapping[str, Any],
+        rows: TrainingRows,
         settings: Evolution,
         labels: Sequence[str] | None,
         embed: Embed,
         ledger: Ledger | None,
         privacy: PrivacyArguments | None,
     ) -> None:
-        self._turns, self._data, self._settings, self._labels, self._embed = turns, data, settings, labels, embed
+        self._turns, self._rows, self._settings, self._labels, self._embed = turns, rows, settings, labels, embed
         self._ledger, self._privacy = ledger, privacy
-        self._unit, self._num_units = str(data.get("unit") or "utterance"), len({turn.unit for turn in turns})
+        self._unit, self._num_units = str(rows.unit), len({turn.unit for turn in turns})
         self._kept: list[dict[str, Any]] = []
         self._votes = ""
         self.noise_multiplier: float | None = None
@@ -93,7 +94,7 @@ class VoteReleases:
         else:
             spec = plan_votes(privacy, self._num_units, rounds, self._unit)
             spec = replace(spec, noise_multiplier=known.key[1])
-        fingerprint = fingerprint_of(self._data)
+        fingerprint = self._rows.fingerprint
         self._votes = declare(ledger, privacy.scope, STAGE, spec, fingerprint, NoisyVotes, rounds, privacy.seed)
         self.noise_multiplier = spec.noise_multiplier
         released = contents(ledger, self._votes)
@@ -147,7 +148,7 @@ class VoteReleases:
         if own is None:
             bins, mechanism, sigma, ledger, privacy = list(self._labels), "", None, self._ledger, self._privacy
             if ledger is not None and privacy is not None:
-                spec, fingerprint = privacy.plan_histogram(self._num_units, self._unit), fingerprint_of(self._data)
+                spec, fingerprint = privacy.plan_histogram(self._num_units, self._unit), self._rows.fingerprint
                 seed, sigma = privacy.seed, spec.noise_multiplier
                 mechanism = declare(ledger, privacy.scope, SIZES, spec, fingerprint, NoisyHistogram, seed=seed)
                 if ledger.mechanisms[mechanism].done_steps:

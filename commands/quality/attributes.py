@@ -158,7 +158,7 @@ def _read(
     if lesson is None:
         raise UserError("the reference has no columns of attributes, from which it could be learnt")
     if len(lesson) < _FEWEST:
-        raise UserError(f"{len(lesson)} turns of the reference are too few to learn it from")
+        raise UserError(f"{len(lesson)} requests of the reference are too few to learn it from")
     return _classified(taught.texts, [row[place] for row in lesson], [side.texts for side in sides], vectors)
 
 

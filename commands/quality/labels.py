@@ -47,10 +47,13 @@ def label_accuracy(
     seeds: list[int] = [1, 2, 3],  # noqa: B006 (never changed)
     columns: Columns = Columns(),  # noqa: B008 (frozen)
 ) -> None:
-    """What labelled samples teach: classifiers of each label, scored on real text.
+    """Score classifiers that learn from labelled samples, on real text, beside the majority class.
 
-    One classifier for each label of a control code ("Category: Food | Stars: 5.0" has two) learns from the samples and
-    is tested on the reference, beside the commonest label.
+    One classifier for each label of a control code ("Category: Food | Stars: 5.0" has two) is trained on the samples
+    and tested on the reference.
+
+    Example:
+        python cli.py label-accuracy --synthetic runs/labels/labels/samples.jsonl --reference public.csv --balanced
 
     Args:
         synthetic: Files of samples, JSON lines with "utterance" and the "label" that each was drawn for; several teach

@@ -85,13 +85,15 @@ def divergence(
     json: bool = False,
     out: Path | None = None,
 ) -> None:
-    """How far two sets of texts are apart: Rényi divergence, estimated.
+    """Estimate how far two sets of texts are apart: their Rényi divergence.
 
     Both sets become vectors by a sentence encoder. Texts that occur again and again are compared by how often they do,
     the others by how dense their neighbourhoods are. 0 nats: nothing tells the sets apart. The figure is the larger of
-    both directions, and of several encoders the largest.
+    both directions, and of several encoders the largest. It is computed on these texts exactly: not differentially
+    private itself, and no guarantee.
 
-    It is exact arithmetic on these texts: no guarantee, and not differentially private itself.
+    Example:
+        python cli.py divergence sensitive.jsonl safe.jsonl --estimate.alpha 2 --draws.null 20 --json
 
     Args:
         a: A set: a table, text or JSON lines that `run` reads, or .npy with a vector a row.

@@ -18,7 +18,7 @@ from commands.run.settings import Experiment, systems_of
 from commands.run.work import Work
 from commands.runs.steps import Step
 from datamodules.batches.encoded import encode_examples
-from datamodules.reading.columns import Columns, reference_columns
+from datamodules.reading.columns import ReferenceColumns
 from datamodules.reading.examples import place_examples
 from datamodules.reading.files import expand_path
 from datamodules.text_format import TextFormat
@@ -54,6 +54,8 @@ def tell_ready(work: Work, found: Mapping[str, Readiness | Outlook]) -> None:
             least, most, num_trained = forecast(ready.num_units, trainings, experiment)
             more = "" if ready.unit == "utterance" else f", as much again for each further row a {ready.unit} has"
             say(f"{ready.text}, {_range(least, most)} of training on this machine (by public rows{more})")
+            if experiment.effort > 1:
+                say(f"   effort={experiment.effort}: effort=1 takes 1/{experiment.effort} of the time, with more noise")
             if num_trained > _MANY_WEIGHTS:
                 say(
                     f"   warning  {used.name} trains {num_trained / 1e6:.0f} million weights, each with its "
@@ -84,7 +86,7 @@ def forecast(num_units: int, trainings: Iterable[Step], experiment: Experiment) 
 
 def _tokens(text_format: TextFormat, experiment: Experiment) -> float:
     """Tokens of a public row, of the reference or else of the embedded grammar: no private row says how long it is."""
-    columns = reference_columns(Columns.from_config(experiment.data))
+    columns = ReferenceColumns.from_config(experiment.data)
     for path in filter(None, (experiment.reference, _EMBEDDED)):
         with suppress(DataError):  # a column that the model needs is not there
             places = islice(

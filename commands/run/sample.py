@@ -49,14 +49,15 @@ def sample(
 ) -> int:
     """Draw more samples of a finished run, at no additional privacy cost.
 
-    They are written to RUN_DIR/SYSTEM/draws/2/samples.jsonl, then to 3, … and nothing is overwritten. They follow the
-    law of the run's own samples: same settings, same grammar, same released shares, another seed. `verify` covers them
-    with the run, and the page counts them. Metrics stay those of the run's own samples.
+    Writes RUN_DIR/SYSTEM/draws/2/samples.jsonl, then 3, …; nothing is overwritten. The samples come from the same
+    distribution as the run's own: same settings, grammar and released shares, another seed. `verify` covers them with
+    the run, and the page counts them; metrics stay those of the run's own samples. Samples for a --label, a --topic or
+    --trees are examples on the page and count in no share. Everything runs here, also where there is SLURM. Given again
+    after an interruption, the command goes on.
 
-    With --label, --topic or --trees they are what you asked for: the page shows them as examples and counts them in no
-    share.
-
-    Everything runs here, also where there is SLURM. Given again after an interruption, the command goes on.
+    Example:
+        python cli.py sample runs/mine --num 5000
+        python cli.py sample runs/labels --label calendar --num 200
 
     Args:
         run_dir: Run folder, of which the command `run` has finished.

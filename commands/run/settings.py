@@ -23,7 +23,7 @@ DERIVED = {"epochs": "epochs", "scope": "systems", "target_epsilon": "epsilon", 
 class Adaptation:
     """Measure whether samples teach a parser a function that its public training data lacks.
 
-    The experiment of Mireshghallah et al., 2023, section 5.4: see ``docs/systems.md``.
+    The experiment of Mireshghallah et al., 2023, section 5.4: see ``docs/reproduce.md``.
 
     Args:
         train: Annotated requests, which are split into a public and a private part.
@@ -179,6 +179,8 @@ class Experiment:
         reference: Public human requests that samples are compared with: a file, or ``embedded:…``; null: no metrics,
             and a page with samples and privacy only.
         epochs: Epochs by stage; ``labels`` and ``attributes`` default to those of ``one_stage``.
+        effort: Factor of the expected batch size at the same number of steps: as many times the epochs, the compute and
+            the time, for less noise per unit. ``--check`` tells the minutes.
         data: Arguments of the DialogueDataModule, see below.
         model: Arguments of the language models, see below; ``optimizer: {lr: …}`` is AdamW without weight decay.
         sampling: How texts are sampled, see below.
@@ -232,6 +234,7 @@ class Experiment:
     write_parses: bool = False
     reference: str | None = None
     epochs: dict[str, float] = field(default_factory=dict)
+    effort: int = 1
     data: Settings = field(default_factory=dict)
     model: Settings = field(default_factory=dict)
     sampling: Settings = field(default_factory=dict)

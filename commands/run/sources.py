@@ -26,7 +26,7 @@ from datamodules.guards.check import check
 from datamodules.guards.overlap import refuse_private
 from datamodules.guards.redaction import Redaction
 from datamodules.reading.attribute_codes import check_schema
-from datamodules.reading.columns import Columns, check_unit, reference_columns
+from datamodules.reading.columns import Columns, ReferenceColumns, check_unit, reference_columns
 from datamodules.reading.example import Example, Field, Unit
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import expand_path, is_embedded
@@ -270,7 +270,7 @@ def _on_settings(experiment: Experiment) -> list[str]:
 
 
 def _public_turns(experiment: Experiment, path: str) -> list[Example]:
-    columns = reference_columns(Columns.from_config(experiment.data))
+    columns = ReferenceColumns.from_config(experiment.data)
     return read_examples(expand_path(path), "utterance", columns=columns)
 
 

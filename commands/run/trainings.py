@@ -96,8 +96,9 @@ def redaction_files(data: Settings) -> tuple[list[str], str | None]:
 def _derived(run: Run, system: System, stage: str, shares: Shares | Attributes | None) -> Settings:
     """Sections that follow from other fields of the experiment: how long, of whose budget, and what is hidden."""
     experiment = run.experiment
-    epochs = {name: _plain(experiment.epochs_of(name)) for name in system.stages}
+    epochs = {name: _plain(experiment.epochs_of(name) * experiment.effort) for name in system.stages}
     data: Settings = {} if experiment.redact is None else {"redact": experiment.redact.as_dict()}
+    data |= {} if experiment.effort == 1 else {"effort": experiment.effort}
     trainer = {"max_epochs": epochs[stage]}
     if not experiment.is_private:
         return {"trainer": trainer, "data": {"sampling": "shuffle", **data}}

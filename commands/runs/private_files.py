@@ -13,7 +13,7 @@ from commands.runs.stage_config import StageConfig
 from commands.runs.steps import PRIVATE_PARTS
 from commands.runs.yaml_files import absolute, merge, read_yaml
 from datamodules.guards.overlap import Named, Source
-from datamodules.reading.columns import Columns, reference_columns
+from datamodules.reading.columns import Columns, ReferenceColumns, reference_columns
 from datamodules.reading.files import expand_path, is_embedded
 
 _MARKS = ("experiment.yaml", "ledger.jsonl", "manifest.json")
@@ -72,7 +72,7 @@ def learnt_from(option: str, parser: str | Path | None) -> Iterator[Named]:
         if not (folder / "config.yaml").is_file():
             return
         config = StageConfig.read(folder)
-        columns = reference_columns(Columns.from_config(config.data))
+        columns = ReferenceColumns.from_config(config.data)
         for path in config.data.get("train_paths") or ():
             if os.path.exists(expand_path(path)):
                 yield f"what {option}={parser} learnt from", path, columns

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from doppel.errors import DataError
 
@@ -56,10 +56,10 @@ class Columns:
     A column that is named here for one thing is not read as another: ``label: parse`` says that there are no trees.
 
     Attributes:
-        text: The request; null: ``utterance``, or ``text``.
-        label: The label, or a list of columns that make one label together (:func:`control_code`); null: ``label``.
-        unit: Name of the dialogue or user; null: ``unit``.
-        parse: The Lispress tree; null: ``parse``.
+        text: The request; ``utterance`` or ``text`` if left out.
+        label: The label, or a list of columns that make one together (:func:`control_code`); ``label`` if left out.
+        unit: Name of the dialogue or user; ``unit`` if left out.
+        parse: The Lispress tree; ``parse`` if left out.
         attributes: YAML file of attributes with their public values, as ``python cli.py metadata --schema`` takes it.
             They then make the label of the row (:mod:`datamodules.reading.attribute_codes`).
     """
@@ -71,7 +71,7 @@ class Columns:
     attributes: str | None = None
 
     @classmethod
-    def from_config(cls, init_args: Mapping[str, Any]) -> Columns:
+    def from_config(cls, init_args: Mapping[str, Any]) -> Self:
         """The columns of a data module, from its arguments in a configuration.
 
         Raises:

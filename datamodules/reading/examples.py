@@ -77,7 +77,7 @@ def read_examples(
     placed = place_examples(path, unit, with_trees, needs, columns)
     turns = [row.turn for row in placed if row.turn is not None]
     if not turns:
-        raise DataError(f"{path} holds no user turn: give a file with at least one")
+        raise DataError(f"{path} holds no request: give a file with at least one")
     return _told_apart(turns) if unit in (None, "utterance") else turns
 
 
@@ -279,7 +279,7 @@ class _Reader:
         if dialogue.get("dialogue_id") is None:
             raise DataError(
                 "no 'dialogue_id', which names the privacy unit: add one to every dialogue, "
-                "or train with unit=utterance (each turn protected by itself)",
+                "or train with unit=utterance (each request protected by itself)",
                 about=where,
             )
         name = _name(dialogue, "dialogue_id", where)
@@ -322,8 +322,8 @@ class _Reader:
                 together += f" and data.columns.unit={column}"
             line = first.rpartition(":")[2]
             raise DataError(
-                f"another turn of whom {column!r} names at {f'line {line}' if line.isdigit() else first}, and nothing "
-                f"says what is protected: set {together}, so that all turns of one name are protected together, or "
+                f"the same {column!r} as at {f'line {line}' if line.isdigit() else first}, and nothing "
+                f"says what is protected: set {together}, so that all requests of one name are protected together, or "
                 "data.unit=utterance, so that each is protected by itself",
                 about=where,
             )

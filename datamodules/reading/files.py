@@ -207,5 +207,5 @@ def _plain_errors(file: Path) -> Iterator[None]:
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise DataError(
             f"no file {file}: put a .csv, .jsonl, .parquet or .txt file of utterances there (.gz and .zip too), or set "
-            "another path (docs/guide.md says where published data are)"
+            "another path (docs/reproduce.md says where published data are)"
         ) from None

@@ -59,7 +59,7 @@ class SlotKinds:
     def __init__(self, names: Mapping[str, Sequence[str]]) -> None:
         for kind in names:
             if not _IS_KIND(kind):
-                raise ValueError(f"the kind {kind!r} of slots is not a word of lower-case letters a to z")
+                raise ValueError(f"the kind {kind!r} of placeholders is not a word of lower-case letters a to z")
         self.names = {kind: tuple(of_kind) for kind, of_kind in names.items()}
         self._paths = [(kind, name.split("/")[::-1]) for kind, of_kind in self.names.items() for name in of_kind]
         self._depth = max((len(path) for _, path in self._paths), default=1)

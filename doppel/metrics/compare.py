@@ -221,7 +221,7 @@ def _human(others: Corpus, reference: Corpus, counting: Counting) -> Part:
     names = ("word_overlap", *FUNCTION_KEYS)
     if not others.utterances:
         note = (
-            "the reference holds fewer than twice as many turns as are compared: human_… of words and functions is "
+            "the reference holds fewer than twice as many requests as are compared: human_… of words and functions is "
             "null, and that of MAUVE and fluency compares its halves"
         )
         return dict.fromkeys(f"human_{name}" for name in names), [note]

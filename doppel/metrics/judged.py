@@ -34,8 +34,8 @@ def mauve_metrics(
 
     Args:
         synthetic: Samples.
-        reference: As many human turns.
-        human: Two sets of human turns, equally many and apart: what is as near as it gets.
+        reference: As many human requests.
+        human: Two disjoint sets of human requests of equal size, whose value is the one to compare with.
         featurizers: Name of a judge → how it reads texts.
         seed: Added to 25, the seed of the package ``mauve-text``.
     """
@@ -61,10 +61,10 @@ def mauve_metrics(
 
 
 def fluency_metrics(synthetic: Texts, reference: Texts, human: tuple[Texts, Texts], nats: Nats) -> Part:
-    """Nats a word of both sides, and how many samples a language model expects less than nearly all human turns.
+    """Compute the cross-entropy per word of both sides, and the share of samples above the human 95th-percentile loss.
 
     ``fluency`` is the sum of the losses of all texts over the number of their words. ``fluency_outliers`` is the share
-    of samples whose loss is above the 95 % quantile of human turns; human turns have 5 % but for chance.
+    of samples above the human 95th-percentile loss; of human requests it is 5 % but for chance.
 
     Args:
         synthetic: Samples.
@@ -87,7 +87,7 @@ def nats_a_word(texts: Texts, nats: Nats) -> float | None:
 
 
 def outliers(texts: Texts, human: Texts, nats: Nats) -> float | None:
-    """Share of texts that a language model expects less than 95 % of the human ones of as many words.
+    """Share of texts above the human 95th-percentile loss at equal length.
 
     Args:
         texts: What is judged.

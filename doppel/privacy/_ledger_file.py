@@ -137,7 +137,7 @@ class LedgerFile:
         """
         if scope not in self.promises:
             known = ", ".join(self.promises) or "none"
-            raise LedgerError(f"no scope {scope!r}; the ledger has: {known}.", about=self.path)
+            raise LedgerError(f"no budget {scope!r}; the ledger has: {known}.", about=self.path)
         return self.promises[scope]
 
     def mechanism(self, mechanism_id: str) -> MechanismRecord:
@@ -276,7 +276,7 @@ class LedgerFile:
             case "budget":
                 declared = self.of_scope(record["scope"])
                 if any(known.done_steps for known in declared):
-                    raise self._damaged("it changes what a scope may spend that has spent some of it")
+                    raise self._damaged("it changes what a budget may spend that has spent some of it")
                 for known in declared:
                     del self.mechanisms[known.id]
                 terms = {own.name: record[own.name] for own in fields(PrivacyBudget)}

@@ -98,7 +98,7 @@ class Ledger:
         if scope in paid:
             return None
         if paid:
-            return f"scope {paid[0]!r} has paid for it, not {scope!r}"
+            return f"it was charged to budget {paid[0]!r}, not {scope!r}"
         return f"{self.path} has no release of it: no private training of this ledger has saved it as it is"
 
     def open(
@@ -307,7 +307,7 @@ class Ledger:
         if now == 0:
             how = "This release alone costs more than the whole budget: raise its target, or give it more noise."
         raise BudgetExceededError(
-            f"one more step of {record.id!r} would take scope {record.scope!r} from epsilon {now:.6g} to {after:.6g}, "
+            f"one more step of {record.id!r} would take budget {record.scope!r} from epsilon {now:.6g} to {after:.6g}, "
             f"past its target {promise.target_epsilon:g} (delta {promise.delta:.3g}, {promise.accountant}). Nothing "
             f"was spent. {how}",
             about=self.path,
@@ -321,11 +321,11 @@ class Ledger:
             how = (
                 f"for other private data, or with another key of fingerprints than {key_path()}: restore the private "
                 "file; on another machine, copy the key of the one where the run began there, or name it by "
-                "DOPPEL_KEY. Other data need a scope of their own, and spend on top of this one."
+                "DOPPEL_KEY. Other data need a budget of their own, and spend on top of this one."
             )
         else:
             how = (
                 f"with {changed} = {known.get(changed)!r}, now {asked[changed]!r} is asked. Restore the old value to "
-                "continue it; a training under other terms needs a scope of its own, and spends on top of this one."
+                "continue it; a training under other terms needs a budget of its own, and spends on top of this one."
             )
         raise LedgerError(f"{what} was opened {how}", about=self.path)

@@ -372,10 +372,10 @@ def what_is_protected(unit: str, max_rows_per_unit: int | None = None) -> str:
     """What a neighbouring data set adds or removes, in words that follow "adding or removing"."""
     if unit == "utterance":
         return (
-            "one utterance (one user turn with its parse tree; whoever contributed k of them is covered by k times "
+            "one utterance (one request with its parse tree; whoever contributed k of them is covered by k times "
             "this epsilon, at a larger delta)"
         )
-    whole = {"dialogue": "all its turns, however many", "user": "all their turns, however many"}.get(unit)
+    whole = {"dialogue": "all its requests, however many", "user": "all their requests, however many"}.get(unit)
     if whole is None:
         return f"one {unit}"
     if max_rows_per_unit is not None:

@@ -181,7 +181,7 @@ def test_the_statement_says_how_many_rows_of_a_unit_are_used_if_all_stages_say_s
     spec = replace(SPEC, budget=replace(SPEC.budget, unit="dialogue"))
     opened(path, "trees", spec=replace(spec, max_rows_per_unit=2))
     ledger, _ = opened(path, "utterances", spec=replace(spec, max_rows_per_unit=4))
-    words = "one dialogue (all its turns, however many; each step uses at most 4 of them, chosen uniformly)"
+    words = "one dialogue (all its requests, however many; each step uses at most 4 of them, chosen uniformly)"
     assert words in ledger.summary()["statement"]
     assert ledger.summary()["scopes"]["two_stage"]["protects"] == words
     opened(path, "unsaid", spec=spec)
@@ -264,7 +264,7 @@ def test_numbers_are_paid_and_released_in_one_line_and_files_after_their_steps(p
     found = Ledger(path).releases(name)
     assert found == [Release(1, content=sums), Release(2, "ab" * 32), Release(2, content={"marginal": [0]})]
     assert ledger.unpaid_reason("ab" * 32, "two_stage") is None
-    assert "has paid for it" in str(ledger.unpaid_reason("ab" * 32, "one_stage"))
+    assert "it was charged to" in str(ledger.unpaid_reason("ab" * 32, "one_stage"))
     assert "no release of it" in str(ledger.unpaid_reason("cd" * 32, "two_stage"))
     assert ledger.releases("two_stage/none") == []
 

@@ -127,7 +127,7 @@ class PerSampleClipper:
                 if isinstance(error, RuntimeError) and _is_in_place_error(error):
                     raise UnsupportedLayerError(
                         "the input or the output of a trainable layer was changed in place, so its gradient cannot be "
-                        "seen: use the out-of-place operation (such as ReLU(inplace=False)), or train adapters (lora)"
+                        "seen: use the out-of-place operation (such as ReLU(inplace=False)), or train LoRA (model.lora)"
                     ) from error
                 raise
         self._is_audited = any(rule.is_recorded for rule in self.rules)

@@ -122,5 +122,5 @@ def _tie(judged: list[JudgedLayer]) -> None:
             for layer in sharing:
                 layer.refusal = layer.refusal or UnsupportedLayerError(
                     f"modules {names} share a parameter, whose gradient is known for one embedding and one nn.Linear "
-                    "alone: give each a parameter of its own, freeze it, or train adapters (lora)"
+                    "alone: give each a parameter of its own, freeze it, or train LoRA (model.lora)"
                 )

@@ -178,5 +178,5 @@ def test_a_run_says_by_whom_rows_are_protected(
     assert not (tmp_path / "run" / "ledger.jsonl").exists()
     assert cli.main(["run", str(shipped("own-data")), *own[:1], "--check", *own[1:], "data.unit=utterance"]) == 0
     told = capsys.readouterr().out
-    assert "says whose a turn is (unit)" in told
+    assert "says whose a request is (unit)" in told
     assert [line for line in told.splitlines() if "300" in line][0].startswith("hopeless: one_stage, 300 utterances")
