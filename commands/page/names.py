@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import yaml
+
+from commands.page.html import percent
 from commands.page.supported import matches, public_file
 from doppel import files
 from doppel.errors import UserError
+from doppel.files import write_text
 from doppel.tables.schema import plain
 
+if TYPE_CHECKING:
+    from commands.page.asked import Asked
+
+_SHIPPED = "configs/names/smcalflow.yaml"
 #: Key of a table under which stands what nobody asks for.
 PLUMBING = "plumbing"
 
@@ -44,8 +54,8 @@ def read_names(given: Mapping[str, Any] | str | None) -> Names:
         It changes how a page calls things, and no number on it but which names count as asked for.
 
     Args:
-        given: Name → words, and under ``plumbing`` a list of names; or a YAML file of that, which may lie beside the
-            code. None: no name has words, and nothing is plumbing.
+        given: Name → words (empty: it has none), and under ``plumbing`` a list of names; or a YAML file of that, which
+            may lie beside the code. None: no name has words, and nothing is plumbing.
 
     Raises:
         UserError: There is no such file, or it holds something else.
@@ -65,9 +75,43 @@ def read_names(given: Mapping[str, Any] | str | None) -> Names:
             raise UserError("holds no names: give lines 'FunctionName: what people call it'", about=path)
     told = {key: value for key, value in given.items() if key != PLUMBING}
     for key, value in told.items():
-        if not isinstance(value, str) or not value.strip():
+        if value is not None and not isinstance(value, str):
             raise UserError(f"{where} calls {key!r} {value!r}: give a text")
     plumbing = given.get(PLUMBING) or []
     if not isinstance(plumbing, list) or not all(isinstance(name, str) and name for name in plumbing):
         raise UserError(f"{where} has {PLUMBING} {plumbing!r}: give a list of names")
-    return Names({plain(key): " ".join(value.split()) for key, value in told.items()}, frozenset(map(plain, plumbing)))
+    words = {plain(key): " ".join(value.split()) for key, value in told.items() if value and value.strip()}
+    return Names(words, frozenset(map(plain, plumbing)))
+
+
+def shipped_names(functions: Collection[str]) -> Names:
+    """SMCalFlow's names where they name most of the functions; of another API what programs are built with alone.
+
+    Formal guarantees:
+        A function of a public file and of what released samples call.
+    """
+    table = read_names(_SHIPPED)
+    own = [name for name in functions if not table.is_plumbing(name)]
+    is_known = 2 * sum(name in table.words for name in own) > len(own)
+    return table if is_known else Names({}, table.plumbing)
+
+
+def write_template(path: Path, asked: Asked, called: Names) -> None:
+    """Write the names of a page as a file to fill in and to read: each below its share and a sample.
+
+    Raises:
+        UserError: The file is there, and may be filled in.
+    """
+    if path.exists():
+        raise UserError("is there already: fill that in, or give a new file", about=f"--names-template {path}")
+    rows = sorted(asked.rows, key=lambda row: -row.share.value)
+    told = {row.name: f"# {percent(row.share.value)} {json.dumps(row.examples[:1])}\n" for row in rows}
+    told |= dict.fromkeys(asked.too_rare, "")
+    lines = [about + _yaml({name: called.words.get(plain(name), "")}) for name, about in told.items()]
+    head = "# What people call these; where nothing stands, the name itself is shown.\n"
+    write_text(path, head + "".join(lines) + _yaml({PLUMBING: sorted(row.name for row in asked.plumbing)}))
+
+
+def _yaml(content: dict[str, Any]) -> str:
+    text: str = yaml.safe_dump(content, allow_unicode=True)
+    return text

@@ -69,18 +69,11 @@ class StageRelease:
         Raises:
             UserError: The stage announced no release, or one with noise where none is asked for.
         """
-<<<<<<< HEAD
         config = config or StageConfig.read(stage_dir)
-        data, privacy, unit = config.data, config.privacy, config.data.get("unit") or "utterance"
+        data, privacy, rows = config.data, config.privacy, TrainingRows.from_config(config.data)
         key = "words_noise_multiplier" if kind is NoisyWords else "histogram_noise_multiplier"
         announced = privacy is not None and (
             getattr(privacy, key) is not None or (kind is not NoisyWords and privacy.histogram_share is not None)
-=======
-        config = StageConfig.read(stage_dir)
-        data, privacy, rows = config.data, config.privacy, TrainingRows.from_config(config.data)
-        announced = privacy is not None and not (
-            privacy.histogram_noise_multiplier is None and privacy.histogram_share is None
->>>>>>> main
         )
         if exact and announced:
             raise UserError(
@@ -100,17 +93,10 @@ class StageRelease:
         sigma = privacy.words_noise(num_units) if kind is NoisyWords else privacy.histogram_noise(num_units)
         if sigma is None:
             ledger.caveat(privacy.scope, f"the exact {name} was released, which has no privacy guarantee", voids=True)
-<<<<<<< HEAD
-            return cls(turns, unit, num_units, None, None, "")
-        spec = privacy.plan_releases(num_units, unit, sigma)
-        mechanism = declare(ledger, privacy.scope, stage, spec, config.fingerprint(), kind)
-        return cls(turns, unit, num_units, sigma, ledger, mechanism)
-=======
             return cls(turns, str(rows.unit), num_units, None, None, "")
-        spec = privacy.plan_histogram(num_units, str(rows.unit))
+        spec = privacy.plan_releases(num_units, str(rows.unit), sigma)
         mechanism = declare(ledger, privacy.scope, stage, spec, rows.fingerprint, kind)
         return cls(turns, str(rows.unit), num_units, sigma, ledger, mechanism)
->>>>>>> main
 
     def released(self) -> dict[str, Any] | None:
         """The numbers that the ledger holds of this release already; None where it has made none."""
