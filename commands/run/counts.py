@@ -222,6 +222,14 @@ def words(run: Run, system: System) -> list[Step]:
     return [step]
 
 
+def keep_saying(run: Run, system: System) -> Step:
+    """Of a later draw the samples that say some words."""
+    samples, out = run.at("samples.jsonl"), run.at("saying.jsonl")
+    config = {"samples": run.folder / samples, "say": list(run.wanted.words), "num": run.wanted.num}
+    written = [file_of(system, out, "examples")]
+    return run.step("saying", "keep-saying", {**config, "out": run.folder / out}, writes=written, reads=[samples])
+
+
 def _voters(run: Run) -> Settings:
     """Whose texts vote: arguments of the data module."""
     redact = {} if run.experiment.redact is None else {"redact": run.experiment.redact.as_dict()}
