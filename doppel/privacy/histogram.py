@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 GRID = 2**24
 #: With which :func:`largest_noise` holds, and intervals of shares.
 CONFIDENCE = 0.95
+#: Standard deviations to either side of an interval, for each row by itself.
+Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 
 
 @dataclass(frozen=True)
