@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from doppel.console.plan import measured_runs
+
 #: Which way a metric is better.
 UP: Final = "higher"
 DOWN: Final = "lower"
@@ -226,12 +228,23 @@ class Band:
     is_bad: bool = False
 
 
-_FAR = Band(
-    0.6,
-    "Far from people's requests: so were runs with 2,000 requests (.40–.64 of the human value) and with five beams "
-    "(at most .40). Take more requests or larger batches, and sample without beams.",
-    True,
-)
+def _far(below: float) -> Band:
+    """Return the band of a MAUVE, as a part of the human value, with the measured runs that are in it."""
+    names = ("mauve_minilm", "mauve_smollm2_135m")
+    parts = [
+        (float(run[name]) / float(run[f"human_{name}"]), int(run["num_units"]))
+        for run in measured_runs()
+        for name in names
+    ]
+    found, sizes = zip(*(part for part in parts if part[0] < below), strict=True)
+    runs = f"runs with {min(sizes):,} to {max(sizes):,} requests ({min(found):.2f}–{max(found):.2f} of the human value)"
+    text = (
+        f"Far from people's requests: so were {runs} and with five beams (at most .40). Take more requests or larger "
+    )
+    return Band(below, f"{text}batches, and sample without beams.", True)
+
+
+_FAR = _far(0.6)
 _NEAR = Band(0.92, "Where most runs with 10,060 requests at ε = 3 are. More requests and larger batches raised it.")
 _MAUVE = (_FAR, _NEAR, Band(math.inf, "As near as runs without privacy came (.83–.99 of the human value)."))
 #: Of headline metrics, what values mean, by the runs of ``docs/results`` and ``benchmarks/results``: of each MAUVE as a
