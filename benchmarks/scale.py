@@ -65,10 +65,11 @@ def libraries(timed: Timed, rows: Path, num_rows: int) -> None:
 
 def reading(timed: Timed, rows: Path, num_rows: int) -> None:
     """reading and tokenising"""
-    from datamodules.batches.encoded import load_encoded
+    from datamodules.batches.encoded import encode_examples
+    from datamodules.reading.examples import read_examples
 
     text_format = _text_format()
-    timed(lambda: load_encoded(str(rows), text_format, "user"))
+    timed(lambda: encode_examples(read_examples(str(rows), "user", needs=text_format.needs), text_format))
 
 
 def batch(timed: Timed, rows: Path, num_rows: int) -> None:

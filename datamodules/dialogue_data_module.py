@@ -8,7 +8,7 @@ from typing import Literal
 
 from datamodules.batches.batch import LogicalBatch
 from datamodules.batches.cut import LogicalBatches, all_examples
-from datamodules.batches.encoded import EncodedExamples, load_encoded
+from datamodules.batches.encoded import EncodedExamples, encode_examples
 from datamodules.batches.loader import Batches, Loader
 from datamodules.batches.samplers import ShuffledBatches
 from datamodules.batches.shares import share
@@ -18,7 +18,9 @@ from datamodules.guards.redaction import Redaction
 from datamodules.guards.selection import Selection
 from datamodules.reading.columns import Columns, check_unit, reference_columns
 from datamodules.reading.example import Unit
-from datamodules.reading.files import content_digest, expand_path, is_embedded
+from datamodules.reading.examples import read_examples
+from datamodules.reading.files import expand_path, is_embedded
+from datamodules.training_rows import TrainingRows
 from doppel.errors import DataError
 from doppel.privacy.spec import usual_batch_size
 
@@ -71,10 +73,11 @@ class DialogueDataModule(TrainingDataModule):
             or a prefix and a star, ``EventOnDate*``. Evaluation data stay whole.
         shuffle_trees: A seed: permute the trees over the requests before training. A diagnostic: ε is then that of the
             shuffled rows, not of people (see :class:`~datamodules.guards.selection.Selection`).
-        keep_share: Train on about this share of the units, selected by a hash of their names, or of their content for
-            ``utterance``.
+        keep_share: Train on about this share of the units, in (0, 1], selected by a hash of their names, or of their
+            content for ``utterance``: a uniform part of the file, always the same.
         redact: What is masked in each training row before tokenisation; null: nothing. No part of the guarantee (see
             :class:`~datamodules.guards.redaction.Redaction`). Evaluation data stay whole.
+        effort: Factor of ``batch_size``, or of a twentieth of the units; public, as they are.
     """
 
     def __init__(
@@ -99,20 +102,21 @@ class DialogueDataModule(TrainingDataModule):
         columns: Columns | None = None,
         truncate: bool = False,
         redact: Redaction | None = None,
+        effort: int = 1,
     ) -> None:
         super().__init__(val_path, test_path)
         check_limits(
             batch_size=batch_size,
+            effort=effort,
             max_tokens_per_micro_batch=max_tokens_per_micro_batch,
             max_turns_per_unit=max_turns_per_unit,
             limit_train_units=limit_train_units,
             limit_val_turns=limit_val_turns,
         )
-        self.train_path = expand_path(train_path)
-        self.is_public = is_public or is_embedded(self.train_path)
+        path = expand_path(train_path)
+        self.is_public = is_public or is_embedded(path)
         self.unit: Unit = unit or "utterance"
-        self._given_unit = unit
-        self._given_batch_size = batch_size
+        self._given_batch_size, self._effort = batch_size, effort
         self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
         self.max_turns_per_unit = max_turns_per_unit or _DEFAULT_TURNS[self.unit]
         self.sampling = sampling
@@ -122,32 +126,34 @@ class DialogueDataModule(TrainingDataModule):
         self.limit_val_turns = limit_val_turns
         self.sampling_seed = sampling_seed
         self.truncate = truncate
-        self.selection = Selection(keep_function, shuffle_trees, keep_share, Redaction.from_config(redact))
-        self.columns = Columns.from_config({"columns": columns})
-        check_unit(unit, self.columns)
+        selection = Selection(keep_function, shuffle_trees, keep_share, Redaction.from_config(redact))
+        given = self.unit if self.is_public else unit
+        self.rows = TrainingRows(path, given, Columns.from_config({"columns": columns}), selection)
+        check_unit(unit, self.rows.columns)
         self._turns: EncodedExamples | None = None
 
     def load_train(self) -> None:
         """Read, tokenise and group the training turns."""
         if self.privacy_caveat:
             log.warning(self.privacy_caveat)
-        unit = self.unit if self.is_public else self._given_unit
-        encoded = load_encoded(
-            self.train_path, self.require_text_format(), unit, self.selection, self.columns, self.truncate
-        )
+        text_format = self.require_text_format()
+        # keep_function drops the turns without a tree
+        needs = text_format.needs if self.rows.selection.keep_function is None else ()
+        encoded = encode_examples(self.rows.read(needs), text_format, self.truncate)
         turns = encoded.first_units(self.limit_train_units)
-        if self._given_batch_size is not None and self._given_batch_size > turns.num_units:
-            raise DataError(
-                f"batch_size is {self._given_batch_size}, but {self.train_path} has {turns.num_units} units "
-                f"(unit: {self.unit}): give at most that, or null for a twentieth of them"
-            )
         self._turns = turns
+        if self.batch_size > turns.num_units:
+            raise DataError(
+                f"batch_size is {self.batch_size}, but {self.rows.path} has {turns.num_units} units "
+                f"(unit: {self.unit}): give at most that, or null for a twentieth of them, and effort 1"
+            )
 
     def load_evaluation(self, name: str, path: str) -> Batches[LogicalBatch]:
         """Read and tokenise the turns of a validation or test file."""
-        columns = reference_columns(self.columns)
-        turns = load_encoded(path, self.require_text_format(), "utterance", columns=columns, truncate=self.truncate)
-        return all_examples(turns, self.max_tokens_per_micro_batch, self.limit_val_turns, self._is_disclosable(name))
+        text_format, columns = self.require_text_format(), reference_columns(self.rows.columns)
+        turns = read_examples(path, "utterance", needs=text_format.needs, columns=columns)
+        encoded = encode_examples(turns, text_format, self.truncate)
+        return all_examples(encoded, self.max_tokens_per_micro_batch, self.limit_val_turns, self._is_disclosable(name))
 
     def refuse_private(self) -> None:
         """Refuse an evaluation file whose metrics may leave the process, or a file that a redaction learns of, if it is
@@ -156,20 +162,20 @@ class DialogueDataModule(TrainingDataModule):
         Raises:
             UserError: It is, in whatever form (:func:`~datamodules.guards.overlap.refuse_private`).
         """
-        columns, files = reference_columns(self.columns), {"val": self.val_path, "test": self.test_path}
+        columns, files = reference_columns(self.rows.columns), {"val": self.val_path, "test": self.test_path}
         public: list[Named] = [
             (f"data.{name}_path", files[name], columns) for name in self.evaluation if self._is_disclosable(name)
         ]
-        if self._is_loaded and self.selection.redact is not None:
-            public += self.selection.redact.public_files
-        private: list[Source] = [] if self.is_public else [(self.train_path, self.columns)]
+        if self._is_loaded and self.rows.selection.redact is not None:
+            public += self.rows.selection.redact.public_files
+        private: list[Source] = [] if self.is_public else [(self.rows.path, self.rows.columns)]
         private += [
             (path, columns) for name, path in files.items() if path is not None and not self._is_disclosable(name)
         ]
         refuse_private(public, [*private, *self.also_private])
 
     def empty_batch(self, name: str) -> LogicalBatch:
-        """Without rows."""
+        """Build a batch without rows."""
         return LogicalBatch([], 0, 0.0, self._is_disclosable(name))
 
     def _is_disclosable(self, name: str) -> bool:
@@ -182,8 +188,13 @@ class DialogueDataModule(TrainingDataModule):
 
     @property
     def batch_size(self) -> int:
-        """B: units in a step, on average over all ranks; known after ``setup("fit")``."""
-        return self._given_batch_size or usual_batch_size(self.num_units)
+        """B: units in a step, on average over all ranks; known after ``setup("fit")``.
+
+        Formal guarantees:
+            A function of N and of the configuration, fixed before the first step: the q = B/N by which units are drawn
+            is that of the plan and of the ledger, which read this.
+        """
+        return (self._given_batch_size or usual_batch_size(self.num_units)) * self._effort
 
     @property
     def max_rows_per_unit(self) -> int:
@@ -193,20 +204,20 @@ class DialogueDataModule(TrainingDataModule):
     @property
     def privacy_caveat(self) -> str | None:
         """What a guarantee for the training data does not cover, for the ledger; None if there is nothing to say."""
-        if self.selection.shuffle_trees is None:
+        if self.rows.selection.shuffle_trees is None:
             return None
         return (
-            "trees were shuffled, so that a row pairs the utterance and the tree of two turns: epsilon is that of the "
+            "trees were shuffled, so that a row pairs the text and the tree of two requests: epsilon is that of the "
             "shuffled rows, not of the people behind them; a diagnostic, not to be released"
         )
 
     @cached_property
     def data_fingerprint(self) -> str:
         """Digest of the training file's content and of what is selected from it; never to be shown."""
-        return content_digest(self.train_path, self.selection, self.columns)
+        return self.rows.fingerprint
 
     def train_dataloader(self) -> Loader[LogicalBatch]:
-        """Logical batches, beginning at the step that the trainer has reached."""
+        """Return logical batches, beginning at the step that the trainer has reached."""
         turns = self.train_examples()
         batches = LogicalBatches(turns, self.max_tokens_per_micro_batch, self.max_rows_per_unit, self.sampling_seed)
         costs, (rank, world_size) = turns.costs(self.max_rows_per_unit), self.rank_and_world_size()
@@ -221,7 +232,7 @@ class DialogueDataModule(TrainingDataModule):
         return self.steps(self.poisson(turns.num_units, self.batch_size, self.sampling_seed), make)
 
     def train_examples(self) -> EncodedExamples:
-        """The turns that are trained on, known after ``setup("fit")``."""
+        """Return the turns that are trained on, known after ``setup("fit")``."""
         if self._turns is None:
             raise RuntimeError('the training data is not loaded yet: call setup("fit") first')
         return self._turns

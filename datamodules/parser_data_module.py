@@ -101,7 +101,7 @@ class ParserDataModule(TrainingDataModule):
         self.evaluation.clear()  # turns that were read before there was a vocabulary have no actions
         self._examples = _examples(turns, self._vocabulary)
         if len(self._examples) < len(turns):
-            log.warning("%d of %d turns cannot be written as actions", len(turns) - len(self._examples), len(turns))
+            log.warning("%d of %d requests cannot be written as actions", len(turns) - len(self._examples), len(turns))
 
     def load_evaluation(self, name: str, path: str) -> list[ExampleBatch]:
         """Read turns, and write as actions those that the vocabulary can express."""
@@ -116,11 +116,11 @@ class ParserDataModule(TrainingDataModule):
         return batches
 
     def empty_batch(self, name: str) -> ExampleBatch:
-        """Without turns."""
+        """Build a batch without turns."""
         return ExampleBatch([], [], None)
 
     def train_dataloader(self) -> Loader[ParserBatch]:
-        """Batches of similar lengths, beginning at the step that the trainer has reached."""
+        """Return batches of similar lengths, beginning at the step that the trainer has reached."""
         examples, (rank, world_size) = self._examples, self.rank_and_world_size()
         lengths = [len(actions.ids) for _, actions in examples]
         source_lengths = [len(source) for source, _ in examples]
@@ -144,7 +144,7 @@ class ParserDataModule(TrainingDataModule):
         if any(type(callback).__name__ == "DifferentialPrivacy" for callback in callbacks):
             raise DataError(
                 "a semantic parser cannot be trained with DifferentialPrivacy, for its vocabulary is read off the "
-                "training trees: set privacy: null, and train on public or synthetic turns"
+                "training trees: set privacy: null, and train on public or synthetic requests"
             )
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-#: A larger model of public text, which judges samples and may be a base.
+#: SmolLM2-135M, which gives the cross-entropy per word of samples and may be a base model.
 LARGER = "models/smollm2-135m"
 #: Last part of a model's path → the command that makes it.
 MADE_BY = {"smollm2-135m": "make base-135m", "smollm2-135m-requests": "make base-135m"}
 
 
 def how_to_make(name: str | Path, root: Path = Path()) -> str | None:
-    """What to do for a model whose folder is missing; None if it is there, or nothing makes it.
+    """Say how to make a model whose folder is missing; None if it is there, or nothing makes it.
 
     Args:
         name: Folder of the model.

@@ -55,6 +55,7 @@ ROOMS = (
 )
 TARGETS = {name: target for group in (cli.COMMANDS | cli.MORE).values() for name, target in group.items()}
 TARGETS |= {f"step {name}": target for name, target in cli.STEPS.items()}
+EXAMPLE = "\nexample:\n"
 TRAINERS = ("fit", "validate", "test", "predict", "audit")
 _TEMPLATE = re.compile(r"[A-Z]{3,}|[…*{<$]")  # RUN/…, NAME, {a,b}
 _OF_A_SITE = {"slurm/site.yaml", "models/smollm2-135m", "models/smollm2-135m-requests"}  # that git ignores
@@ -167,6 +168,21 @@ def test_trainings_parse(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
             with contextlib.redirect_stdout(io.StringIO()), pytest.raises(SystemExit) as end:
                 getattr(train, name.replace("audit", "fit"))([*rest, "--print_config"])
             assert not end.value.code
+
+
+@pytest.mark.parametrize("name", [name for name in TARGETS if not name.startswith("step ")])
+def test_help_has_an_example_that_parses_and_defaults_that_people_read(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main([name, "--help"])
+    told = capsys.readouterr().out
+    assert not re.search(r"type: |default: (null|None|\[\])|null\}|<class|Namespace|:\w+:`", told)
+    page = tmp_path / "help.md"
+    page.write_text(f"```bash\n{told.rpartition(EXAMPLE)[2]}```\n")
+    assert {line[0] for line in _commands(page)} == {name}
+    test_commands_parse(page)
+    test_trainings_parse(page, tmp_path, monkeypatch)
 
 
 def test_the_reference_is_what_the_classes_say() -> None:

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import torch
 from markdown_blocks import ROOT, blocks, commands, words
 
 import cli
@@ -16,6 +17,7 @@ from commands.run.experiment import load
 from commands.run.sources import read_sources
 from commands.run.values import read_values
 from datamodules.reading.columns import USUAL
+from datamodules.unit_data_module import UnitBatch
 from doppel.grammar import generate
 from doppel.privacy.ledger import Ledger
 
@@ -32,8 +34,13 @@ def test_the_program_trains_within_its_budget(tmp_path: Path, monkeypatch: pytes
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "mine", raising=False)
     exec(texts, {})
-    exec(program, {})
+    exec(program, ran := {})
+    assert ran["trainer"].global_step == 4 * 20
     assert 2.5 < Ledger(tmp_path / "ledger.jsonl").epsilon("default") <= 3.0
+    mine = sys.modules["mine"]
+    batch = UnitBatch(mine.collate(mine.Data().dataset[:40]), 40, 1)
+    with torch.no_grad():
+        assert ran["trainer"].lightning_module.eval().losses(batch).mean() < 0.6  # it learns: a guess has 0.69
 
 
 def test_make_knows_its_targets() -> None:

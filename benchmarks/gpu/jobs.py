@@ -133,7 +133,7 @@ def _small_base(place: Place) -> list[Job]:
 
     A batch of 2,048 of 10,060 units is 5 steps an epoch, so 12 epochs are 59 steps and 24 are 118.
     """
-    common: Settings = {"epsilon": 3, "seed": 1, "data.batch_size": 2048, "epochs.one_stage": 12}
+    common: Settings = {"epsilon": 3, "seed": 1, "effort": 1, "data.batch_size": 2048, "epochs.one_stage": 12}
     common |= {"epochs.parse_tree": 4, "epochs.parse2utterance": 8}
     common |= {"data.max_tokens_per_micro_batch": 16384, "sampling.max_rows": 512}
     twice: Settings = {"epochs.one_stage": 24}

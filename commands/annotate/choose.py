@@ -35,23 +35,18 @@ def choose(
 ) -> None:
     """Choose rows to annotate, write them as a sheet, read the sheet back.
 
-        choose POOL --num 500 --out chosen.jsonl            rows that differ in structure
-        choose chosen.jsonl --to-sheet sheet.csv            a sheet for annotators
-        choose --from-sheet sheet.csv --out turns.jsonl     what they filled in, to train on
+    After Oren et al. (2021): `uat` is uniform over abstract templates (trees with VALUE in place of strings, numbers,
+    dates and names), so that rare ones are seen. A smaller number with the same seed gives the first of these rows. A
+    sheet shows the predicted tree, the parser's confidence (mean probability of an action) and an empty `correction`:
+    write `ok`, `drop` or the right tree. Templates take turns, the least sure rows first: annotate from the top. The
+    share that was right is no accuracy of the parser. The pool must be public, or samples of a private model
+    (post-processing, no additional privacy cost). Nothing here can tell that a file is private, and people read what is
+    chosen: never give private text.
 
-    The method of Oren et al. (2021). uat: uniform over abstract templates (trees with VALUE in place of strings,
-    numbers, dates and names), so that rare ones are seen. uniform: by chance, to compare with. Rows come in the order
-    of choice, so the first are worth most; a smaller number with the same seed gives the first of these.
-
-    The sheet shows the predicted tree, how sure the parser is of it (the mean probability of an action, in (0, 1]), the
-    tree's template and an empty cell `correction`: for `ok`, `drop` (no sensible utterance) or the right tree. One row
-    of each template stands first, then a second of each that has two, and so on; inside a round the least sure first.
-    Annotate from the top for as long as there is time. An empty cell is a row that nobody has looked at. How many were
-    right is no accuracy of the parser, for the sheet has in front what it is least sure of.
-
-    The pool must be public, or synthetic text of a private model: choosing from the latter is post-processing, which
-    spends no privacy. Chosen rows of a private file are private text that people would read, and nothing here can tell
-    that a file is private: never give one.
+    Example:
+        python cli.py choose runs/mine/synthetic.jsonl --num 200 --out chosen.jsonl
+        python cli.py choose chosen.jsonl --to-sheet sheet.csv
+        python cli.py choose --from-sheet sheet.csv --out annotated.jsonl
 
     Args:
         file: Rows with an utterance and a tree: JSON lines such as synthetic.jsonl, or a table with named columns. A

@@ -36,16 +36,15 @@ def fill(
     """Fill columns of a table with what public models read in its texts.
 
     A column of the schema that is `{made: model, by: FOLDER, values: […]}` gets, in each row, the value that the causal
-    language model in the folder finds likeliest after a fixed prompt; it writes nothing, so that every answer is one of
-    the values. With --parser a row without a tree gets the one that the parser reads, of which functions and numbers of
-    calls are made. Cells that a table has already stay. `metadata`, and `run` with attributes.schema, then take the
-    file that is written.
+    language model in the folder finds likeliest after a fixed prompt. With --parser a row without a tree gets the
+    parser's, from which functions and numbers of calls are made. Filled cells stay. `metadata`, and `run` with
+    attributes.schema, take the file that is written, which is as private as the table. Each row goes through public
+    models alone, so a neighbour of the table becomes a neighbour of the filled one, and ε is what it would be if people
+    had filled the columns; a model that learnt from these rows without privacy would carry them into others. Given
+    again, the command goes on where it was interrupted.
 
-    Each row goes through the models alone, so its values are a function of this row and of public weights: a neighbour
-    of the table becomes a neighbour of the filled one, and ε is what it would be if people had filled the columns. The
-    models must be public. One that learnt from these rows without privacy would carry them into other rows' values.
-
-    The filled table is as private as the table. The same command goes on where it was interrupted.
+    Example:
+        python cli.py fill private.csv --schema values.yaml --out filled.jsonl
 
     Args:
         table: The private table, or dialogues.

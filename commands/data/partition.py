@@ -106,7 +106,8 @@ def partition(
     print("\n".join(f"{name:{width}}  {'–' if value is None else value}" for name, value in told.items()))
     if num_in_test == 0 and missing is not None:
         sys.stderr.write(
-            f"warning: no turn of the test has {missing}: the breakdown by function will be empty; give a larger test\n"
+            f"warning: no request of the test has {missing}: the breakdown by function will be empty; "
+            "give a larger test\n"
         )
 
 
@@ -175,7 +176,7 @@ def split(
     tested = [turn for turn in rest if turn.parse is not None]
     for name, turns in (("public", public), ("private", private), ("test", tested)):
         if not turns:
-            raise DataError(f"the {name} part would be empty: give other shares, or more turns with trees")
+            raise DataError(f"the {name} part would be empty: give other shares, or more requests with trees")
     full = [turn for turn in _take(train, order[:end]) if turn.parse is not None]
     return Partition(public, private, tested, dropped, full)
 

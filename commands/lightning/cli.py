@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,6 +32,7 @@ from commands.runs.run_folder import claim, hold, last_checkpoint, ledger_of_run
 from datamodules.data_module import TrainingDataModule, is_disclosable
 from datamodules.guards.overlap import Source
 from doppel.allocator import keep_freed_memory
+from doppel.console.command import HelpFormatter, command_help
 from doppel.errors import UserError
 from doppel.files import run_of
 from doppel.privacy.checkpoint import read_checkpoint
@@ -76,27 +77,29 @@ class RunFolderConfig(SaveConfigCallback):
 
 
 class DoppelCLI(LightningCLI):
-    """``fit``, ``validate``, ``test`` and ``predict`` with three more keys, ``run_dir``, ``privacy`` and
-    ``not_private``.
+    """``fit``, ``validate``, ``test`` and ``predict`` with ``run_dir``, ``privacy`` and ``not_private``.
 
-    The run folder decides where everything of a stage lies: configuration, checkpoints and W&B files in it, the
-    ledger beside it in PIPELINE, or there the name of one that serves many runs (``privacy.ledger_path``, else
-    ``$DOPPEL_LEDGER``). W&B runs are grouped by pipeline and named by stage; whoever goes on in a run folder
-    goes on with its W&B run. ``configs/trainer.yaml`` holds the defaults. Of data that are not public, W&B keeps
-    neither console nor memory, unless ``trainer.logger.dict_kwargs.settings`` asks for them.
-
-    A trainer with ``privacy`` gets a :class:`~callbacks.differential_privacy.DifferentialPrivacy` as the first of its
-    callbacks, whatever the verb; a ``fit`` with ``privacy: null`` is the same training without a guarantee, and says
-    so. It takes public data, and private ones with ``not_private: true`` alone.
+    The run folder decides where everything of a stage lies: configuration, checkpoints and W&B files in it, the ledger
+    beside it, or the name of one that serves many runs (``privacy.ledger_path``, else ``$DOPPEL_LEDGER``). W&B runs are
+    grouped by run and named by stage; a resumed stage goes on with its W&B run. Of data that are not public, W&B keeps
+    neither console nor memory, unless ``trainer.logger.dict_kwargs.settings`` asks for them. With ``privacy`` the
+    trainer gets a :class:`~callbacks.differential_privacy.DifferentialPrivacy` as its first callback; ``privacy: null``
+    is the same training without a guarantee, on public data, or on private ones with ``not_private: true`` alone.
 
     Args:
         args: Command line that begins with the subcommand; ``sys.argv[1:]`` by default.
         trainer_class: Class of the trainer, whose methods are the subcommands.
+        commands: The functions of subcommands, whose docstrings are their help.
     """
 
-    def __init__(self, args: Sequence[str] | None = None, trainer_class: type[Trainer] = Trainer) -> None:
-        defaults = {"default_config_files": [str(DEFAULTS)]}
+    def __init__(
+        self,
+        args: Sequence[str] | None = None,
+        trainer_class: type[Trainer] = Trainer,
+        commands: Iterable[Callable[..., Any]] = (),
+    ) -> None:
         self._lock: FileLock | None = None
+        told = {command.__name__: command_help(command) for command in commands}
         try:
             super().__init__(
                 model_class=LightningModule,
@@ -105,7 +108,14 @@ class DoppelCLI(LightningCLI):
                 subclass_mode_model=True,
                 subclass_mode_data=True,
                 save_config_callback=RunFolderConfig,
-                parser_kwargs={"default_env": False, **{name: dict(defaults) for name in self.subcommands()}},
+                parser_kwargs={
+                    "default_env": False,
+                    "formatter_class": HelpFormatter,
+                    **{
+                        name: {"default_config_files": [str(DEFAULTS)], **told.get(name, {})}
+                        for name in self.subcommands()
+                    },
+                },
                 parser_class=DoppelArgumentParser,
                 auto_configure_optimizers=False,
                 seed_everything_default=1,
@@ -116,34 +126,35 @@ class DoppelCLI(LightningCLI):
                 self._lock.release()
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """The run folder and the guarantee; ``auto`` for the precision, which Lightning does not know."""
+        """Add the run folder, the guarantee, and ``auto`` for the precision, which Lightning does not know."""
+        groups: Any = parser.groups
+        groups["model"].title, groups["data"].title = "What is trained", "What it is trained on"
         precision: Any = next(action for action in parser._actions if action.dest == "trainer.precision")
         precision._typehint = Literal["auto"] | precision._typehint
         parser.add_argument(
             "--run_dir",
             type=str | None,
             default=None,
-            help="folder of this stage, PIPELINE/STAGE; the ledger is PIPELINE/ledger.jsonl. $VARIABLE is filled in. "
-            "A fit without one goes to runs/FILE/fit, where FILE is that of the model's class",
+            help="Folder of this stage, RUN/STAGE; the ledger is RUN/ledger.jsonl. $VARIABLE is filled in. Left out, a "
+            "fit goes to runs/FILE/fit, where FILE is that of the model's class.",
         )
         parser.add_argument(
             "--privacy",
             type=PrivacyArguments | None,
             default=None,
-            help="DP-SGD, such as --privacy.target_epsilon=3; null trains without a guarantee",
+            help="DP-SGD, such as --privacy.target_epsilon=3; --privacy=null trains without a guarantee.",
         )
         parser.add_argument(
             "--not_private",
             type=bool,
             default=False,
-            help="with privacy: null, go without a guarantee on data that are not declared public (is_public)",
+            help="Train without a guarantee on data that are not declared public (is_public).",
         )
         parser.add_argument(
             "--save_every",
             type=float | None,
             default=None,
-            help="minutes after which Preemption saves last.ckpt within an epoch; null: 1, of a large model 10; 0: "
-            "after each step",
+            help="Minutes between checkpoints within an epoch; 0: after each step; left out: 1, of a large model 10.",
         )
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
@@ -181,7 +192,7 @@ class DoppelCLI(LightningCLI):
         return of_runs(*stages)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """A trainer with the guarantee that is asked for, whose requeueing is left to Preemption.
+        """Build the trainer with the guarantee that is asked for; requeueing is left to Preemption.
 
         Lightning's own handler saves wherever the signal finds the process: between noise and count, for instance.
         """
@@ -307,10 +318,11 @@ class DoppelCLI(LightningCLI):
                 init.save_dir = str(run_dir) if init.save_dir in (None, _HERE) else init.save_dir
             if getattr(logger, "class_path", None) == WANDB:
                 init.save_dir = str(run_dir)
-                init.name = init.name or run_dir.name
+                run = run_of(run_dir).absolute()
+                init.name = init.name or "-".join(run_dir.absolute().relative_to(run).parts)
                 sweep_run = os.environ.get("WANDB_RUN_ID") if "WANDB_SWEEP_ID" in os.environ else None
                 init.id = init.id or sweep_run or wandb_id(run_dir, job)
-                names = {"group": run_of(run_dir).name, "job_type": run_dir.name, "resume": "allow"}
+                names = {"group": run.name, "job_type": run_dir.name, "resume": "allow"}
                 logger["dict_kwargs"] = names | dict(logger.get("dict_kwargs") or {})
         for callback in _listed(trainer.callbacks):
             if callback.class_path == PREEMPTION and config.save_every is not None:

@@ -10,22 +10,39 @@ from doppel.errors import UserError
 
 
 def fit(argv: list[str]) -> None:
-    """Train a model on data, privately with `privacy`: Lightning's `fit`."""
+    """Train a model on data, privately with `privacy`: Lightning's `fit`.
+
+    Example:
+        python cli.py fit --config runs/quickstart/two_stage/parse_tree/config.yaml --run_dir runs/mine/parse_tree
+    """
     _run("fit", argv)
 
 
 def validate(argv: list[str]) -> None:
-    """Evaluate a checkpoint on validation data: Lightning's `validate`."""
+    """Evaluate a checkpoint on validation data: Lightning's `validate`.
+
+    Example:
+        python cli.py validate --config runs/quickstart/two_stage/parse_tree/config.yaml --ckpt_path last
+    """
     _run("validate", argv)
 
 
 def test(argv: list[str]) -> None:
-    """Evaluate a checkpoint on test data: Lightning's `test`."""
+    """Evaluate a checkpoint on test data: Lightning's `test`.
+
+    Example:
+        python cli.py test --config runs/quickstart/two_stage/parse_tree/config.yaml --ckpt_path last
+    """
     _run("test", argv)
 
 
 def predict(argv: list[str]) -> None:
-    """Write samples of a trained model, or trees of a trained parser: Lightning's `predict`."""
+    r"""Write samples of a trained model, or trees of a trained parser: Lightning's `predict`.
+
+    Example:
+        python cli.py predict --config configs/utterance_lm.yaml --config configs/overlays/sample.yaml \
+            --ckpt_path runs/quickstart/one_stage/one_stage/checkpoints/last.ckpt
+    """
     _run("predict", argv)
 
 
@@ -41,7 +58,7 @@ def _run(command: str, argv: list[str]) -> None:
     check_own(argv)
     sys.argv = [sys.argv[0], command, *argv]  # Lightning re-runs this command line on the other ranks
     try:
-        cli = DoppelCLI()
+        cli = DoppelCLI(commands=(fit, validate, test, predict))
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -98,7 +98,8 @@ class Asked:
         plumbing: What programs are built with and nobody asks for, by share.
         too_rare: Names of the others.
         share_of_too_rare: Of the samples, those that use one of the others.
-        unserved: Of the samples, those that use something that is not supported; None where nobody says what is.
+        unserved: Of the requests, those that use one of the unsupported ``rows``; None where nobody says what is.
+        unserved_too_rare: Of the samples, those that use no such row, but one of the others that is not supported.
         release: Where the shares come from; None: they are frequencies among the samples.
         num_samples: Samples that have a tree or a label.
         has_labels: Whether rows are labels, not functions.
@@ -108,10 +109,19 @@ class Asked:
     plumbing: tuple[Row, ...]
     too_rare: tuple[str, ...]
     share_of_too_rare: float
-    unserved: Share | None
+    unserved: float | None
+    unserved_too_rare: float
     release: Release | None
     num_samples: int
     has_labels: bool
+
+    @property
+    def by_attribute(self) -> dict[str, list[Row]]:
+        """The rows of each attribute, whose values are shares of one whole."""
+        found: dict[str, list[Row]] = defaultdict(list)
+        for row in self.rows:
+            found[row.name.partition(": ")[0]].append(row)
+        return found
 
     @property
     def lacking(self) -> list[Row]:
@@ -120,9 +130,7 @@ class Asked:
 
     @property
     def telling(self) -> Row | None:
-        """The commonest one that tells requests apart: what stands in more than two thirds of them, such as a wrapper
-        of all functions, does not.
-        """
+        """The most frequent one in at most two thirds of the requests: a wrapper of them all tells none apart."""
         return next((row for row in self.rows if row.share.value <= 2 / 3), None)
 
     @property
@@ -171,21 +179,34 @@ def ask(samples: Sequence[Sample], supported: Supported | None, release: Release
             (rows if is_asked_for(name, names, supported) else plumbing).append(row)
     too_rare = sorted(name for name in too_rare if is_asked_for(name, names, supported))
     rare = set(too_rare)
-    unserved = sum(bool(lacks(sample, names, supported)) for sample in samples)
+    lacking = {row.name: row for row in rows if row.is_supported is False}
+    lacked = [own for sample in samples if (own := lacks(sample, names, supported))]
+    num_shown = sum(not lacking.keys().isdisjoint(own) for own in lacked)
     return Asked(
         rows=tuple(sorted(rows, key=lambda row: (row.is_supported is not False, -row.share.value, row.words))),
         plumbing=tuple(sorted(plumbing, key=lambda row: (-row.share.value, row.name))),
         too_rare=tuple(too_rare),
         share_of_too_rare=sum(not rare.isdisjoint(sample.names) for sample in samples) / len(samples),
-        unserved=None if supported is None else _share(unserved, samples),
+        unserved=None if supported is None else _sum(lacking.values(), num_shown),
+        unserved_too_rare=(len(lacked) - num_shown) / len(samples),
         release=release,
         num_samples=len(samples),
         has_labels=samples[0].label is not None,
     )
 
 
-def _share(count: int, samples: Sequence[Sample]) -> Share:
-    return Share(count / len(samples), *sampling_interval(count, len(samples)))
+def _sum(rows: Collection[Row], num_samples: int) -> float:
+    """The share of requests that use any of the rows: the sum of their shares, a request of several counted once.
+
+    How many requests are of several is known of the samples alone.
+
+    Args:
+        rows: Rows.
+        num_samples: Samples that use any of them.
+    """
+    uses = sum(row.num_samples for row in rows)
+    total = sum(max(0.0, row.share.value) for row in rows)
+    return min(1.0, total * num_samples / uses if uses else total)
 
 
 def _row(

@@ -12,7 +12,7 @@ import pandas as pd
 from commands.page import charts
 from commands.page.html import render
 from commands.quality.frame import HUMAN, counted, pool, read_runs, write_csv
-from commands.quality.measures import SHOWN, measure
+from commands.quality.measures import LEAST_FOR_MAUVE, SHOWN, measure
 from commands.quality.tables import beside_paper, lines, sections, table
 from doppel.errors import UserError
 from doppel.files import write_text
@@ -38,12 +38,15 @@ def write_comparison(runs: Sequence[Path], out: Path, csv: Path | None = None) -
     """
     frame, problems = read_runs([run.resolve() for run in runs])
     frame, notes = counted(frame)
+    is_rough = frame["metric"].str.startswith("mauve_") & (frame["num_compared"] < LEAST_FOR_MAUVE)
+    if is_rough.any():
+        notes = [*notes, f"MAUVE of fewer than {LEAST_FOR_MAUVE} samples"]
     left_out = [*problems, *notes]
     if frame.empty:
         raise UserError(f"no run has a number: {'; '.join(left_out) or 'none has metrics'}")
     if csv is not None:
         write_csv(frame, csv)
-    parts = list(sections(frame[frame["metric"].isin(SHOWN) & frame["value"].notna()]))
+    parts = list(sections(frame[frame["metric"].isin(SHOWN) & frame["value"].notna() & ~is_rough]))
     tables = [table(beside_paper(pool(own))) for own, _ in parts]
     content = render(
         "comparison.html",

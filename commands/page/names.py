@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from doppel import files
 from doppel.errors import UserError
 from doppel.tables.schema import plain
 
+_SHIPPED = "configs/names/smcalflow.yaml"
 #: Key of a table under which stands what nobody asks for.
 PLUMBING = "plumbing"
 
@@ -44,8 +45,8 @@ def read_names(given: Mapping[str, Any] | str | None) -> Names:
         It changes how a page calls things, and no number on it but which names count as asked for.
 
     Args:
-        given: Name → words, and under ``plumbing`` a list of names; or a YAML file of that, which may lie beside the
-            code. None: no name has words, and nothing is plumbing.
+        given: Name → words (empty: it has none), and under ``plumbing`` a list of names; or a YAML file of that, which
+            may lie beside the code. None: no name has words, and nothing is plumbing.
 
     Raises:
         UserError: There is no such file, or it holds something else.
@@ -65,9 +66,22 @@ def read_names(given: Mapping[str, Any] | str | None) -> Names:
             raise UserError("holds no names: give lines 'FunctionName: what people call it'", about=path)
     told = {key: value for key, value in given.items() if key != PLUMBING}
     for key, value in told.items():
-        if not isinstance(value, str) or not value.strip():
+        if value is not None and not isinstance(value, str):
             raise UserError(f"{where} calls {key!r} {value!r}: give a text")
     plumbing = given.get(PLUMBING) or []
     if not isinstance(plumbing, list) or not all(isinstance(name, str) and name for name in plumbing):
         raise UserError(f"{where} has {PLUMBING} {plumbing!r}: give a list of names")
-    return Names({plain(key): " ".join(value.split()) for key, value in told.items()}, frozenset(map(plain, plumbing)))
+    words = {plain(key): " ".join(value.split()) for key, value in told.items() if value and value.strip()}
+    return Names(words, frozenset(map(plain, plumbing)))
+
+
+def shipped_names(functions: Collection[str]) -> Names:
+    """SMCalFlow's names where they name most of the functions; of another API what programs are built with alone.
+
+    Formal guarantees:
+        A function of a public file and of what released samples call.
+    """
+    table = read_names(_SHIPPED)
+    own = [name for name in functions if not table.is_plumbing(name)]
+    is_known = 2 * sum(name in table.words for name in own) > len(own)
+    return table if is_known else Names({}, table.plumbing)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from jsonargparse.typing import NonNegativeInt
+from jsonargparse.typing import NonNegativeInt, PositiveInt
 
 from commands.page.report import build_report, write_report
 from commands.page.report_text import render
@@ -23,6 +23,8 @@ def page(
     csv: Path | None = None,
     supported: list[str] | None = None,
     names: str | None = None,
+    names_template: Path | None = None,
+    topics: PositiveInt | None = None,
     private: bool = False,
     samples: NonNegativeInt = 3,
 ) -> None:
@@ -34,6 +36,9 @@ def page(
     runs that differ in another setting never share one. The page asks no network for anything, and all on it is
     released with noise, post-processed or public.
 
+    Example:
+        python cli.py page runs/mine
+
     Args:
         runs: A run folder; several, or a folder of runs, for a comparison.
         out: The page; by default report.html in the run folder, comparison.html in the first folder. Of one run with
@@ -42,7 +47,9 @@ def page(
         supported: Functions or labels that the assistant supports, in place of what the experiment says: names, starts
             of names with a star, '!NAME' for one that it lacks; or a file of them, or a .csv table of its API.
         names: A public YAML file of what people call functions, labels and topics, in place of what the experiment
-            says, such as configs/names/smcalflow.yaml.
+            says, such as configs/names/smcalflow.yaml, which is found by itself for functions of SMCalFlow.
+        names_template: Also write the names of the page to this new file, to fill in and give as --names.
+        topics: Group samples that have neither trees nor labels by so many topics, and count these.
         private: Also show what the run compared with private text, which is NOT PRIVATE.
         samples: Synthetic utterances to print, of one run.
 
@@ -69,7 +76,17 @@ def page(
             report = write_report(record, report)
             print(render(report, record, samples))
         card = None if report is None else report.get("card")
-        path, notes = write_page(record, report, card, supported=supported, names=names, with_private=private, out=out)
+        path, notes = write_page(
+            record,
+            report,
+            card,
+            supported=supported,
+            names=names,
+            names_template=names_template,
+            topics=topics,
+            with_private=private,
+            out=out,
+        )
         print("".join(f"note: {note}\n" for note in notes), end="")
         if report is not None and out is None:
             from callbacks.wandb_artifacts import harmless

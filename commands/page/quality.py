@@ -13,22 +13,23 @@ from markupsafe import Markup
 
 from commands.page.asked import Sample
 from commands.page.names import Names
-from commands.quality.measures import DOWN, INSTEAD, UP, Measure, human_value, judged, measure
+from commands.quality.measures import DOWN, INSTEAD, UP, Band, Measure, band, human_value, judged, measure
 from commands.runs.private_files import of_runs
 from commands.runs.run_record import RunRecord
 from commands.runs.systems import system
 from datamodules.guards.overlap import refuse_private
-from datamodules.reading.columns import Columns, reference_columns
+from datamodules.reading.columns import ReferenceColumns
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import expand_path, is_embedded
 from datamodules.reading.hub import is_on_hub
 from doppel.errors import UserError
 
 _DOWNSTREAM = "attribute_downstream"
+#: First on a page: a MAUVE can be high where samples are no requests.
+_FIRST = "fluency_outliers"
 #: Metrics of a page, in its order, after the MAUVE of independent judges and before that of the generator's own base.
 _FIGURES = (
     "fluency",
-    "fluency_outliers",
     "word_overlap",
     "parsed_function_overlap",
     "parsed_chi_square",
@@ -57,12 +58,14 @@ class Figure:
         values: One a system; None where it has none.
         human: What human requests have; None where that was not measured.
         top: The value at the right end of the line on which all of them are shown.
+        bands: What the values mean, each with the systems that have such a value.
     """
 
     measure: Measure
     values: tuple[float | None, ...]
     human: float | None
     top: float
+    bands: Mapping[Band, Sequence[str]]
 
     @property
     def is_private(self) -> bool:
@@ -82,7 +85,11 @@ def figures(metrics: Mapping[str, Mapping[str, Any]], with_private: bool) -> lis
         human = next((v for own in metrics.values() if (v := human_value(own, name)) is not None), None)
         largest = max(value for value in (*values, human) if value is not None)
         top = 1.0 if measure(name).better == UP and largest <= 1 else 1.2 * largest or 1.0
-        found.append(Figure(measure(name), values, human, top))
+        bands: dict[Band, list[str]] = {}
+        for system_name, own in metrics.items():
+            if (found_band := band(own, name)) is not None:
+                bands.setdefault(found_band, []).append(system(system_name).label)
+        found.append(Figure(measure(name), values, human, top, bands))
     return found
 
 
@@ -98,8 +105,11 @@ def best_first(systems: Sequence[str], metrics: Mapping[str, Mapping[str, Any]])
 
     Returns:
         The systems, and what orders them: the first metric of a page that all of them have and that is better in one
-        direction. The order as given, and None, where there is no such metric.
+        direction; those whose samples are mostly no requests stand last. The order as given, and None, where there is
+        no such metric.
     """
+    odd = (own for own in systems if (found := band(metrics.get(own, {}), _FIRST)) is not None and found.is_bad)
+    bad = set(odd)
     for first in _names(metrics):
         for name in (first, *INSTEAD.get(first, ())):
             better = measure(name).better
@@ -107,7 +117,7 @@ def best_first(systems: Sequence[str], metrics: Mapping[str, Mapping[str, Any]])
                 (value, own) for own in systems if isinstance(value := metrics.get(own, {}).get(name), int | float)
             ]
             if better in (UP, DOWN) and len(found) == len(systems):
-                found.sort(key=lambda pair: pair[0], reverse=better == UP)
+                found.sort(key=lambda pair: (pair[1] in bad, -pair[0] if better == UP else pair[0]))
                 return [own for _, own in found], measure(name)
     return list(systems), None
 
@@ -116,7 +126,7 @@ def _names(metrics: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Metrics in the order of a page."""
     independent, own = judged(metrics.values())
     each = {name for values in metrics.values() for name in values if name.startswith(f"{_DOWNSTREAM}_")}
-    return [*independent, *_FIGURES, *sorted(each - {*_FIGURES}), *own]
+    return [_FIRST, *independent, *_FIGURES, *sorted(each - {*_FIGURES}), *own]
 
 
 def reference(record: RunRecord) -> tuple[list[Sample], str]:
@@ -133,7 +143,7 @@ def reference(record: RunRecord) -> tuple[list[Sample], str]:
         path = expand_path(given)
         if not is_embedded(path) and not is_on_hub(path) and not Path(path).exists():
             return [], f"the reference {given} is not there any more"
-        columns = reference_columns(Columns.from_config(record.experiment.get("data") or {}))
+        columns = ReferenceColumns.from_config(record.experiment.get("data") or {})
         refuse_private([("reference", given, columns)], of_runs(record.folder))
         return [Sample(turn.utterance, turn.parse) for turn in read_examples(path, "utterance", columns=columns)], ""
     except UserError as error:
@@ -154,7 +164,7 @@ def frequency_picture(human: Sequence[Sample], samples: Sequence[Sample], called
     points = {words[name]: (shares[0][name], shares[1][name]) for name in names}
     return scatter(
         points,
-        "How often each function occurs among human and among synthetic turns",
+        "How often each function occurs among human and among synthetic requests",
         f"{len(names)} functions, most of them near the line of equal shares if the samples are good",
     )
 

@@ -16,6 +16,7 @@ from commands.runs.manifest import enter_report
 from commands.runs.run_record import RunRecord
 from commands.runs.systems import in_order, main_of
 from commands.runs.yaml_files import public_names
+from datamodules.training_rows import TrainingRows
 from doppel.errors import UserError
 from doppel.files import write_json
 from doppel.privacy.fingerprint import keyed_fingerprint
@@ -132,7 +133,7 @@ def _data(record: RunRecord, ledger: dict[str, Any] | None) -> dict[str, Any]:
     if mechanisms:
         data["fingerprint"] = mechanisms[0]["data_fingerprint"]
     elif first and record.split() is None:  # an adaptation has its own
-        data["fingerprint"] = keyed_fingerprint(first.fingerprint())
+        data["fingerprint"] = keyed_fingerprint(TrainingRows.from_config(first.data).fingerprint)
     return data
 
 

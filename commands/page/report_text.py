@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from commands.quality.evaluate import CHOSEN_BY_JUDGE
-from commands.quality.measures import INSTEAD, human_value, judged, measure
+from commands.quality.measures import INSTEAD, human_value, judged, measure, with_sound_mauve
 from commands.runs.run_record import RunRecord
 from commands.runs.systems import system
 from doppel.console.table import Table
@@ -64,7 +64,7 @@ def _table(report: dict[str, Any]) -> Table:
     """A row for each system, and one for human turns; a column for each headline metric that some system has."""
     scopes = (report["privacy"] or {"systems": {}})["systems"]
     missing, parsers = report.get("missing_function"), report.get("parser_metrics", {})
-    rows = {name: dict(report["metrics"].get(name, {})) for name in (*report["metrics"], *parsers)}
+    rows = {name: with_sound_mauve(report["metrics"].get(name, {})) for name in (*report["metrics"], *parsers)}
     for name, values in parsers.items():
         rows[name] |= {
             "exact_match": values.get("exact_match"),
@@ -72,7 +72,7 @@ def _table(report: dict[str, Any]) -> Table:
         }
     columns = []
     independent, own = judged(rows.values())
-    for first in (*independent, *_COLUMNS, *_OF_PARSERS, *own):
+    for first in ("fluency_outliers", *independent, *_COLUMNS, *_OF_PARSERS, *own):
         names = (first, *INSTEAD.get(first, ()))
         columns += [n for n in names if any(values.get(n) is not None for values in rows.values())][:1]
     table = Table(["", "ε spent", "protects one", *(measure(name).label for name in columns)])

@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,17 @@ import yaml
 from commands.page import quality
 from commands.page.asked import FEWEST, Asked, Sample, ask, hierarchy, is_asked_for, lacks
 from commands.page.html import PAGE, render
-from commands.page.names import Names, read_names
+from commands.page.names import Names, read_names, shipped_names
+from commands.page.names_template import write_template
 from commands.page.redacted import hidden
 from commands.page.released import read_release
 from commands.page.support import Support, find_support, sampled_of
 from commands.page.tree_paths import tree_paths
+from commands.page.unexpected import Unexpected, read_unexpected
 from commands.privacy.coverage import ledger_of
 from commands.privacy.verify import card as card_of
 from commands.quality import run_numbers
-from commands.quality.measures import Measure
+from commands.quality.measures import LEAST_FOR_MAUVE, Measure, with_sound_mauve
 from commands.runs.manifest import Entry, enter_report
 from commands.runs.run_record import RunRecord
 from commands.runs.systems import in_order, system
@@ -42,13 +44,15 @@ def write_page(
     *,
     supported: Sequence[str] | None = None,
     names: str | None = None,
+    names_template: Path | None = None,
+    topics: int | None = None,
     with_private: bool = False,
     out: Path | None = None,
 ) -> tuple[Path, tuple[str, ...]]:
     """Write the page of a run.
 
     Formal guarantees:
-        What stands on it is released with noise and paid for in the ledger, computed from samples of private models
+        What stands on it is released with noise and charged in the ledger, computed from samples of private models
         (post-processing), or from files that are declared public. ε is shown where the card vouches for it, and else
         NOT PRIVATE with the reason. Metrics named ``private/…`` are on it only if they are asked for, and labelled.
 
@@ -61,6 +65,8 @@ def write_page(
         card: Of :func:`commands.privacy.verify.card`, if it is at hand.
         supported: What the assistant supports, in place of what the experiment says.
         names: A public file of what people call functions, labels and topics, likewise.
+        names_template: Also write the names of the page here, to fill in.
+        topics: Group samples without trees and labels by so many topics of their own, which is post-processing.
         with_private: Also show the figures that are not private.
         out: The file; ``report.html`` in the run folder by default.
 
@@ -71,19 +77,30 @@ def write_page(
         UserError: The run has no samples; ``supported`` or ``names`` cannot be read, or nothing that ``supported``
             names occurs.
     """
-    metrics = {name: values for name, values in ((report or {}).get("metrics") or {}).items() if values}
+    told = {name: values for name, values in ((report or {}).get("metrics") or {}).items() if values}
+    metrics = {name: with_sound_mauve(values) for name, values in told.items()}
     drawn = _drawn(record, metrics)
-    called = read_names(names if names is not None else record.experiment.get("names"))
+    if topics is not None:
+        drawn = _by_topics(drawn, topics)
+    called = _called(drawn, record.experiment.get("names") if names is None else names)
     asked, support = _requests(record, drawn, called, supported)
+    if names_template is not None:
+        if asked["asked"] is None:
+            raise UserError("the samples have neither trees nor labels, so there are no names to fill in")
+        write_template(names_template, asked["asked"], called)
     html = render(
         "report.html",
         run=record.folder.resolve().name,
         systems={name: system(name).label for name in drawn.systems},
         main=system(drawn.main).label,
+        is_topics=drawn.main == "topics" or topics is not None,
+        unexpected=_unexpected(record, drawn),
         privacy=privacy(record, card),
         hidden=hidden(record),
         commands=_commands(record, drawn.made[drawn.main].path),
         provenance=_provenance(record, report),
+        without_mauve=[system(name).label for name in metrics if len(metrics[name]) < len(told[name])],
+        least_for_mauve=LEAST_FOR_MAUVE,
         **asked,
         **_lists(drawn, called, support),
         **_quality(record, drawn, metrics, called, with_private),
@@ -138,6 +155,43 @@ def _drawn(record: RunRecord, metrics: Mapping[str, Mapping[str, Any]]) -> _Draw
     return _Drawn(made, systems, ordered_by, {name: own[name] for name in systems}, files, shown, later, wrong)
 
 
+def _by_topics(drawn: _Drawn, num_topics: int) -> _Drawn:
+    """The main system's samples, each with the topic of them all that it is nearest to as its label.
+
+    Raises:
+        UserError: They have trees or labels.
+        DataError: They are too few.
+    """
+    from commands.privacy.feature_extractors import embed
+    from doppel.topics import make_codebook
+
+    main = drawn.main
+    if any(sample.names for sample in drawn.shown[main]):
+        raise UserError("--topics groups samples without trees and labels, and these have some: leave it out")
+    texts = [sample.utterance for sample in drawn.shown[main]]
+    vectors = embed(texts, "minilm")
+    book = replace(make_codebook(texts, [], vectors, num_topics, "minilm"), least_cosine=None)  # each has a topic
+    topics = book.nearest(vectors)
+    samples = [replace(sample, label=name) for sample, name in zip(drawn.shown[main], topics, strict=True)]
+    return replace(drawn, shown={**drawn.shown, main: samples})
+
+
+def _called(drawn: _Drawn, given: str | None) -> Names:
+    """What functions, labels and topics are called: as given, else by the shipped names if they fit."""
+    samples = [sample for sample in drawn.shown[drawn.main] if sample.label is None]
+    functions = {name for sample in samples for name in sample.names}
+    return shipped_names(functions) if given is None and functions else read_names(given)
+
+
+def _unexpected(record: RunRecord, drawn: _Drawn) -> Unexpected | None:
+    """Words that nobody expected, of the main system's budget or else of the first one that has released any."""
+    for name in dict.fromkeys([drawn.main, *drawn.systems]):
+        found = read_unexpected(record, system(name).scope, [sample.utterance for sample in drawn.shown[name]])
+        if found is not None:
+            return found
+    return None
+
+
 def _requests(
     record: RunRecord, drawn: _Drawn, called: Names, supported: Sequence[str] | None
 ) -> tuple[dict[str, Any], Support]:
@@ -152,15 +206,13 @@ def _requests(
     asked = ask(samples, support.supported, release, called)
     values = {
         "asked": asked,
-        "is_topics": main == "topics",
         "has_attributes": system(main).has_attributes,
         "supported": support.supported,
         "support": support,
         "sampled_of": sampled_of(record, drawn.made[main].path),
         "called": called,
         "fewest": FEWEST,
-        "branches": _hierarchy(samples, called, support, asked, is_whole=False),
-        "whole": _hierarchy(samples, called, support, asked, is_whole=True),
+        "branches": _hierarchy(samples, called, support, asked),
         "ordered_by": drawn.ordered_by if len(drawn.systems) > 1 else None,
     }
     return values, support
@@ -168,7 +220,7 @@ def _requests(
 
 def _lists(drawn: _Drawn, called: Names, support: Support) -> dict[str, Any]:
     """The samples themselves."""
-    asked = ", asked for by a label, a topic or trees: they tell nothing of shares"
+    asked = ", asked for by a label, a topic, words or trees: they tell nothing of shares"
     labels = {name: system(str(entries[0].system)).label for name, entries in drawn.files.items()}
     is_asked = {name: entries[0].role == "examples" for name, entries in drawn.files.items()}
     return {
@@ -218,7 +270,7 @@ def privacy(record: RunRecord, card: Mapping[str, Any] | None = None) -> dict[st
     """
     none: dict[str, Any] = {"is_private": False, "is_verified": False, "card": None, "together": None}
     if not record.is_private:
-        return {**none, "reasons": ["the run was started with ε = inf: its models trained without privacy"]}
+        return {**none, "reasons": ["the run was started with ε = inf"]}
     try:
         card = card or card_of(record, renews=True)
     except UserError as error:
@@ -263,15 +315,13 @@ def _text(line: Mapping[str, Any], key: str) -> str | None:
     return line[key] if isinstance(line.get(key), str) else None
 
 
-def _hierarchy(
-    samples: Sequence[Sample], called: Names, support: Support, asked: Asked | None, *, is_whole: bool
-) -> tuple[Any, ...]:
-    """Who calls whom: of what is asked for, or of the whole trees where they hold more."""
-    if asked is None or asked.has_labels or (is_whole and not asked.plumbing):
+def _hierarchy(samples: Sequence[Sample], called: Names, support: Support, asked: Asked | None) -> tuple[Any, ...]:
+    """Who calls whom, of what is asked for."""
+    if asked is None or asked.has_labels:
         return ()
     paths: dict[str, frozenset[tuple[str, ...]]] = {}
     for tree in {sample.tree for sample in samples if sample.tree and sample.names}:
-        paths[tree] = tree_paths(tree, lambda name: is_whole or is_asked_for(name, called, support.supported))
+        paths[tree] = tree_paths(tree, lambda name: is_asked_for(name, called, support.supported))
     calls = [(s, paths[s.tree]) for s in samples if s.tree and s.names]
     return hierarchy(calls, called, support.supported, max(FEWEST, len(calls) // 100))
 
@@ -279,13 +329,12 @@ def _hierarchy(
 def _commands(record: RunRecord, samples: str) -> dict[str, str]:
     """What answers the questions that this page leaves open."""
     folder = Path(public_names(str(record.folder.resolve())))  # the page is read by others, in other places
-    run, experiment, more = (
-        shlex.quote(str(path)) for path in (folder, folder / "experiment.yaml", f"{folder}-topics")
-    )
+    run = shlex.quote(str(folder))
     return {
-        "topics": f"python cli.py run {experiment} {more} --systems topics",
+        "topics": f"python cli.py page {run} --topics 20",
         "supported": f"python cli.py page {run} --supported supported.txt",
-        "names": f"python cli.py page {run} --names names.yaml",
+        "names": f"python cli.py page {run} --names-template names.yaml",
+        "words": f"python cli.py sample {run} --num 40 --words",
         "reference": f"python cli.py evaluate --synthetic {run}/{samples} --reference public.txt",
     }
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import os
 import sys
 from pathlib import Path
 from typing import Any
-
-from lightning.pytorch.cli import LightningArgumentParser
 
 from commands.lightning.cli import CHECKPOINT, WANDB, DoppelCLI
 from commands.privacy.audit_trainer import CONTRADICTED, STAGE, UNTESTED, AuditTrainer
@@ -36,20 +33,15 @@ class AuditCLI(DoppelCLI):
     """The command line of `fit` with the verb `audit`; everything that it writes lies in the run folder."""
 
     def __init__(self) -> None:
-        super().__init__(trainer_class=AuditTrainer)
-
-    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        """The options of `fit`, and a help text that says what an audit is."""
-        super().add_arguments_to_parser(parser)
-        parser.description = inspect.cleandoc(audit.__doc__ or "").partition("\n\nArgs:")[0]
+        super().__init__(trainer_class=AuditTrainer, commands=(audit,))
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
-        """The one verb."""
+        """Return the one subcommand."""
         return {STAGE: {"model", "datamodule"}}
 
     def before_instantiate_classes(self) -> None:
-        """Example a configuration of `fit`, also one that a run has saved, into one of this folder."""
+        """Turn a configuration of `fit`, also one that a run has saved, into one of this folder."""
         config = self.config[STAGE]
         if config.run_dir is None:
             raise UserError("an audit needs a folder for what it writes: give --run_dir RUN/audit")
@@ -80,12 +72,14 @@ class AuditCLI(DoppelCLI):
 def audit(argv: list[str]) -> int:
     """Train on a copy of the data with canaries and bound epsilon from below.
 
-    Takes the configurations of a `fit`, private or not, or the config.yaml that one has saved: python cli.py audit
-    --config RUN/SYSTEM/STAGE/config.yaml --run_dir RUN/audit. Canaries are hidden in a copy of the training data by the
-    toss of a coin, the model is trained as `fit` would, and whoever guesses the coins from the trained model gets a
-    lower bound on epsilon (Steinke, Nasr, Jagielski 2023). Samples are searched for copies of canaries and of training
-    text. Writes audit.json and audit.txt into the run folder; ends with status 1 if the bound is above the epsilon that
-    the ledger claims. docs/systems.md says how to read the numbers.
+    Takes the configurations of a `fit`, private or not, or the config.yaml that one has saved. Each canary is hidden in
+    a copy of the training data by the toss of a coin, the model is trained as by `fit`, and guesses of the coins from
+    the trained model give a lower bound on epsilon (Steinke, Nasr, Jagielski 2023). Samples are searched for copies of
+    canaries and of training text. Writes audit.json and audit.txt into the run folder; ends with status 1 if the bound
+    is above the epsilon of the ledger. docs/sign-off.md says how to read the numbers.
+
+    Example:
+        python cli.py audit --config runs/quickstart/one_stage/one_stage/config.yaml --run_dir runs/quickstart/audit
 
     Args:
         argv: Arguments of the audit.
@@ -110,7 +104,7 @@ def audit(argv: list[str]) -> int:
 
 
 def render(report: dict[str, Any]) -> str:
-    """The report as text for people."""
+    """Render the report as text for people."""
     bound, claim = report["private/bound"], report["claim"]
     claimed = "none (privacy: null)"
     if claim is not None:

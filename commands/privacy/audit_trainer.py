@@ -6,7 +6,7 @@ import json
 import logging
 import random
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ class AuditTrainer(Trainer):
         ckpt_path: None = None,
         weights_only: bool | None = None,
     ) -> None:
-        """Attack a training: hide canaries in a copy of its data, train as `fit`, and bound epsilon from below.
+        """Audit a training: hide canaries in a copy of its data, train as `fit`, and bound epsilon from below.
 
         The canaries whose loss fell most are guessed to have been in the data, those whose loss fell least to have been
         out; the share of right guesses gives the bound (:func:`doppel.privacy.audit.audit_scores`).
@@ -95,14 +95,13 @@ class AuditTrainer(Trainer):
         folder = Path(self.default_root_dir)
         self._check(model, datamodule, num_canaries, num_samples, confidence, ckpt_path)
         turns = first_units(
-            read_examples(datamodule.train_path, datamodule.unit, columns=datamodule.columns),
+            read_examples(datamodule.rows.path, datamodule.unit, columns=datamodule.rows.columns),
             datamodule.limit_train_units,
         )
         hidden = self._canaries(folder, model, turns, num_canaries, canaries, coin_seed)
-        train_path, original = folder / "train.jsonl", datamodule.train_path
+        train_path, original = folder / "train.jsonl", datamodule.rows
         write_examples(audit_turns(turns, hidden, model.text_format), train_path)
-        datamodule.train_path, datamodule.limit_train_units = str(train_path), None
-        datamodule.columns = Columns()  # of what was written
+        datamodule.rows, datamodule.limit_train_units = replace(original, path=str(train_path), columns=Columns()), None
         last = folder / "checkpoints" / "last.ckpt"
         self.fit(model, datamodule=datamodule, ckpt_path=str(last) if last.is_file() else None)
         if not self.state.finished:
@@ -117,7 +116,7 @@ class AuditTrainer(Trainer):
             extraction = extraction_report(samples, hidden, turns, model.text_format)
         self.report = {
             "model": type(model).__name__,
-            "data": original,
+            "data": original.path,
             "unit": datamodule.unit,
             "num_units": datamodule.num_units,
             "claim": claim,
@@ -228,7 +227,7 @@ class AuditTrainer(Trainer):
 
 
 def losses(model: CausalLM, turns: Sequence[Example], device: torch.device) -> Tensor:
-    """Loss of each turn's target as training sees it, float32 [turns]."""
+    """Return the loss of each turn's target as training sees it, float32 [turns]."""
     encoded = encode_examples(turns, model.text_format)
     result = torch.zeros(len(encoded))
     was_training = model.training
@@ -258,7 +257,7 @@ def bound(canaries: Sequence[Canary], after: Tensor, delta: float, confidence: f
 
 
 def verdict(result: AuditResult, claim: dict[str, Any] | None) -> str:
-    """One of `NO_CLAIM`, `CONTRADICTED`, `UNTESTED` and `CONSISTENT`."""
+    """Return `NO_CLAIM`, `CONTRADICTED`, `UNTESTED` or `CONSISTENT`."""
     if claim is None:
         return NO_CLAIM
     if result.contradicts(claim["epsilon"]):

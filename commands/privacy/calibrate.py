@@ -13,7 +13,7 @@ from commands.privacy.histogram import read_shares, release
 from commands.runs.private_files import learnt_from, of_runs
 from commands.runs.stage_config import StageConfig
 from datamodules.guards.overlap import refuse_private
-from datamodules.reading.columns import Columns, reference_columns
+from datamodules.reading.columns import ReferenceColumns
 from datamodules.reading.example import Example
 from doppel.calibration import draw, matrix, projected_weights
 from doppel.errors import DataError, UserError
@@ -38,21 +38,13 @@ def calibrate(
 ) -> None:
     """Draw samples from an over-sample, so that their kinds are as frequent as in the private turns.
 
-    The shares are released once, with the noise that the trained stage announced (histogram_noise_multiplier), as one
-    mechanism in the ledger. They lie in STAGE_DIR/marginals.json and are read there by whoever samples from that model
-    again. The weights of the samples are as near to uniform as the shares allow, up to their noise. What was done
-    stands in OUT.calibration.json.
-
-    What is counted of private turns, so that no rounding in a batch lets one unit change what is counted of another:
-
-    - function types of the trees in the pool, which the private model wrote, and of the private trees;
-    - with --parser, those of the trees that this parser reads the utterances as. It must not have learnt from the
-      private turns;
-    - with --num-topics, the nearest of so many topics, which OUT then names as "label"; "unlike all topics" are those
-      that are farther from each than 95 % of the public texts. The codebook is k-means over sentence embeddings of the
-      pool and of public texts; it is kept as STAGE_DIR/codebook.jsonl;
-    - with --num-clusters, the nearest of so many clusters of the pool: one round of votes for samples of the model.
-      They are topics of the pool, without names.
+    The shares are one mechanism in the ledger, released once, with the noise that the trained stage announced
+    (histogram_noise_multiplier), to STAGE_DIR/marginals.json; later draws read them there. Weights are as near to
+    uniform as the shares allow, up to their noise. OUT.calibration.json tells what was done. Counted are, each unit by
+    itself (no rounding in a batch couples units): function types; with --parser those that a public parser reads; with
+    --num-topics the nearest topic, "label" in OUT, of a k-means codebook over the pool and public texts
+    (STAGE_DIR/codebook.jsonl), or "unlike all topics", farther from each than 95 % of the public texts; with
+    --num-clusters the nearest cluster of the pool: one round of votes for samples of the model.
 
     Args:
         stage_dir: Folder of the trained model, RUN/two_stage/parse_tree; of utterances such as
@@ -85,7 +77,7 @@ def calibrate(
         raise UserError("--only is a topic that was released: give --num-topics and --shares too")
     public, columns = list(learnt_from("--parser", parser)), None
     if texts is not None:
-        columns = reference_columns(Columns.from_config(StageConfig.read(stage_dir).data))
+        columns = ReferenceColumns.from_config(StageConfig.read(stage_dir).data)
         public.append(("--texts", texts, columns))
     refuse_private(public, of_runs(stage_dir, if_private=True))
     extractor: FeatureExtractor = Trees() if parser is None else ParsedTrees(parser)

@@ -19,14 +19,14 @@ EVOLVE = "evolve"
 
 
 def ledger_of(record: RunRecord) -> Ledger:
-    """The ledger of a run, which may not be there."""
+    """Open the ledger of a run, whose file may not be there."""
     return Ledger(record.folder / FILE_NAME)
 
 
 def covered_summary(
     record: RunRecord, systems: Collection[str] = (), archived: Collection[str] = ()
 ) -> dict[str, Any] | None:
-    """Summary of a run's ledger, in which a budget is void where the ledger does not cover what was sampled under it.
+    """Return a ledger's summary, in which a budget is void where the ledger does not cover what was sampled.
 
     Args:
         record: The run.
@@ -53,7 +53,7 @@ def covered_summary(
 
 
 def gaps(manifest: Manifest, ledger: Ledger, made: Entry) -> list[str]:
-    """Why no budget covers a file, in words; nothing where the budget of the file does.
+    """Return why no budget covers a file, in words; nothing where the budget of the file does.
 
     Formal guarantees:
         Every step behind the file that read private text names mechanisms, the ledger has spent steps of each, and all
@@ -71,13 +71,15 @@ def gaps(manifest: Manifest, ledger: Ledger, made: Entry) -> list[str]:
             found.append(f"{entry.path} holds private text")
         if entry.budget not in (None, budget):
             found.append(
-                f"{made.path}, which {budget} pays for, was made of {entry.path}, which {entry.budget} pays for"
+                f"{made.path}, charged to {budget}, was made of {entry.path}, which is charged to {entry.budget}"
             )
         if entry.reads_private and not entry.mechanisms:
             names = ", ".join(public_names(entry.private_inputs))
-            found.append(f"{entry.path}: {entry.step} read private text ({names}), and no mechanism has paid for that")
+            found.append(
+                f"{entry.path}: {entry.step} read private text ({names}), and no mechanism was charged for that"
+            )
         found += [
-            f"{entry.path}: {entry.step} is to be paid for by {name}, of which the ledger has no step in {budget}"
+            f"{entry.path}: {entry.step} names {name}, of which the ledger has no step in {budget}"
             for name in entry.mechanisms
             if not _is_spent(ledger, name, budget)
         ]
@@ -87,7 +89,7 @@ def gaps(manifest: Manifest, ledger: Ledger, made: Entry) -> list[str]:
             found += [] if reason is None else [f"{entry.path}: {reason}"]
         found += manifest.changes(entry.path, may_be_gone=True)
     if made.role in RELEASED and not any(entry.mechanisms for entry in chain):
-        found.append(f"{made.path} was made of nothing that a mechanism has paid for: {made.step} read no checkpoint")
+        found.append(f"{made.path} was made of nothing that a mechanism released: {made.step} read no checkpoint")
     return [text.replace(f"{manifest.folder.resolve()}/", "") for text in found]
 
 
@@ -98,7 +100,7 @@ def _is_spent(ledger: Ledger, name: str, budget: str | None) -> bool:
 
 
 def check_budget(summary: Mapping[str, Any], name: str) -> tuple[dict[str, float], list[str]]:
-    """ε of a budget by two accountants, computed anew, and why it does not hold.
+    """Return ε of a budget by two accountants, computed anew, and why it does not hold.
 
     Args:
         summary: Of the ledger.
@@ -126,7 +128,7 @@ def check_budget(summary: Mapping[str, Any], name: str) -> tuple[dict[str, float
 
 
 def taken_as_given(bases: Iterable[str | None], versions: Iterable[str | None]) -> list[str]:
-    """What no card checks, in words that follow "not checked".
+    """Return what no card checks, in words that follow "not checked".
 
     Args:
         bases: Base models of the trainings, and generators of texts.

@@ -21,10 +21,11 @@ from commands.privacy.stage_release import read_private
 from commands.privacy.vote_releases import VoteReleases
 from commands.runs.run_folder import hold, ledger_of_run
 from datamodules.guards.overlap import refuse_private
-from datamodules.reading.columns import Columns, control_code, reference_columns
+from datamodules.reading.columns import Columns, ReferenceColumns, control_code, reference_columns
 from datamodules.reading.examples import place_examples
 from datamodules.reading.files import expand_path
 from datamodules.reading.records import head_of, read_records
+from datamodules.training_rows import TrainingRows
 from doppel.errors import DataError, UserError
 from doppel.evolution.candidates import Prompt
 from doppel.evolution.evolve import Plan, first_texts
@@ -88,7 +89,7 @@ def evolve(
         ledger = None if privacy is None else Ledger(ledger_of_run(folder, privacy.ledger_path))
         turns = read_private(data, needs_label=names is not None)
         embed_private = partial(embed, encoder=settings.encoder, independent=True)
-        votes = VoteReleases(turns, data, settings, names, embed_private, ledger, privacy)
+        votes = VoteReleases(turns, TrainingRows.from_config(data), settings, names, embed_private, ledger, privacy)
         votes.open()
         if ledger is not None and privacy is not None:
             note_origins(settings, ledger, privacy.scope)
@@ -214,7 +215,7 @@ def warn_of(texts: Sequence[str], public: Sequence[str]) -> None:
 
 
 def generator_of(settings: Evolution, answers: Answers, donations: Sequence[Donation]) -> Generator:
-    """Who writes.
+    """Build the generator.
 
     Raises:
         UserError: A model cannot be loaded.
@@ -238,7 +239,7 @@ def generator_of(settings: Evolution, answers: Answers, donations: Sequence[Dona
 
 
 def read_rows(path: str | None) -> list[dict[str, str]]:
-    """Rows of attributes, as ``metadata`` writes them; none where no file is named.
+    """Read rows of attributes, as ``metadata`` writes them; none where no file is named.
 
     Raises:
         DataError: The file has none.
@@ -252,21 +253,21 @@ def read_rows(path: str | None) -> list[dict[str, str]]:
 
 
 def read_public(path: str | None, data: Mapping[str, Any]) -> list[Donation]:
-    """The first distinct texts of the public reference.
+    """Read the first distinct texts of the public reference.
 
     Raises:
         DataError: The file cannot be read.
     """
     if path is None:
         return []
-    columns = reference_columns(Columns.from_config(data))
+    columns = ReferenceColumns.from_config(data)
     placed = islice(place_examples(expand_path(path), "utterance", with_trees=False, columns=columns), _PUBLIC)
     turns = {turn.utterance: turn for turn in (place.turn for place in placed) if turn is not None}
     return [Donation(text, {"label": turn.label} if turn.label else {}) for text, turn in turns.items()]
 
 
 def read_donations(path: str | None) -> list[Donation]:
-    """Texts that were given to be shown to a generator: rows of a table, each with a text.
+    """Read the texts that may be shown to a generator: rows of a table, each with a text.
 
     Raises:
         DataError: It cannot be read, or has a row without text.

@@ -35,12 +35,13 @@ _BY_HAND = "what its training was given: no step of `python cli.py run` made the
 def export(stage_dir: Path, out: Path, *, dtype: Literal["float32", "float16", "bfloat16"] = "float32") -> None:
     """Write a trained model as a folder to release.
 
-    Release this folder, never a checkpoint. It holds weights, tokenizer, privacy card and README.md, which shows the
-    lines of Python that sample from it (decoding settings are in generation_config.json), and nothing else; last.ckpt
-    also holds the optimiser's state, which is as noisy as the gradients were, but which nobody needs, and the settings
-    of the run. Adapters are merged into the weights that they adapt. Any Hugging Face code loads the folder, and so
-    does base_model. Of a model of your own the folder holds pytorch_model.bin, its state dict, the card, and README.md
-    with the lines that load it.
+    Release this folder, never a checkpoint: last.ckpt also holds the settings of the run and the optimiser's state. The
+    folder holds weights (LoRA merged), tokenizer, privacy card, generation_config.json, and README.md with the lines of
+    Python that sample from it. Any Hugging Face code loads it, and so does base_model. Of a model of your own it holds
+    pytorch_model.bin, its state dict, the card, and README.md with the lines that load it.
+
+    Example:
+        python cli.py export runs/mine/topics/one_stage released/topics
 
     Args:
         stage_dir: Folder of the stage that trained, RUN/SYSTEM/STAGE.
@@ -119,15 +120,15 @@ def _card(stage_dir: Path, checkpoint: Path, config: StageConfig) -> dict[str, A
     if made is not None and not manifest.is_as_made(made):
         reasons.append(f"{made.path} was changed after {made.step} made it")
     if made is not None and made.budget != scope:
-        reasons.append(f"{made.path} was made for scope {made.budget!r}, and scope {scope!r} has paid for its steps")
+        reasons.append(f"{made.path} was made for budget {made.budget!r}, and its steps were charged to {scope!r}")
     scopes = ledger.summary()["scopes"]
     if scope not in scopes:
-        reasons.append(f"{ledger.path} has no scope {scope!r} of this run: give the run folder its {FILE_NAME} back")
+        reasons.append(f"{ledger.path} has no budget {scope!r} of this run: give the run folder its {FILE_NAME} back")
     if reasons:
         return {"private": False, "is_public": False, "statement": f"NOT PRIVATE: {'; '.join(reasons)}"}
     spent = scopes[scope]
     statement = (
-        f"PRIVATE: all that was trained in scope {scope!r} is (ε = {spent['epsilon']:.4g}, δ = {spent['delta']:.3g})-"
+        f"PRIVATE: all that was trained in budget {scope!r} is (ε = {spent['epsilon']:.4g}, δ = {spent['delta']:.3g})-"
         f"differentially private under adding or removing {spent['protects']}"
     )
     told = {"statement": statement, "scope": scope, "num_steps": state["num_steps"], "origins": origins}

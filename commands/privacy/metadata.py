@@ -41,18 +41,18 @@ def metadata(
     seed: int = 1,
     noise_seed: int | None = None,
 ) -> None:
-    """Private rows of attributes, like those of a private table.
+    """Write DP rows of attributes, distributed like those of a private table.
 
-    A row says what one request is like, such as its domain, its length and its rating. The rows that are written
-    belong to nobody: they keep how often values occur, alone and together, up to the noise that ε asks for. Prompts can
-    be made of them.
+    A row describes one request, such as its domain, length and rating; the rows that are written belong to nobody. They
+    keep how often values occur, alone and together, up to the noise that ε asks for, and can become prompts. The values
+    of each column must be public: --schema lists them (`stars: [1, 2, 3]`) or bounds between bins of numbers (`words:
+    {bins: [5, 10, 20]}`); all others are read as "other". The ledger is written before anything is drawn, and refuses
+    what its budget cannot pay. Beside the rows lie the noisy counts (.releases.jsonl) and a card (.card.json). Given
+    again, also with another --num-rows or --seed, the command draws from the same counts at no additional privacy cost
+    and does not open the table.
 
-    The values of each column must be public: a YAML file, --schema, lists them (`stars: [1, 2, 3]`), or the bounds
-    between bins of numbers (`words: {bins: [5, 10, 20]}`). What is not listed is read as "other".
-
-    The ledger is written before anything is drawn, and refuses what its scope cannot pay. Beside the rows lie the noisy
-    counts (.releases.jsonl) and a card (.card.json). The same command again draws rows by the same counts at no further
-    ε, also another number of them, or by another --seed: it does not open the table. An interrupted one goes on.
+    Example:
+        python cli.py metadata private.csv --schema values.yaml --epsilon 1 --num-rows 5000 --out attributes/rows.csv
 
     Args:
         table: The private table: .csv, .tsv, .jsonl, .parquet, or a folder.

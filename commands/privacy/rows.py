@@ -12,9 +12,10 @@ from jsonargparse.typing import PositiveInt
 from commands.privacy.attributes import STAGE, table_of
 from commands.privacy.marginals import Marginals, terms_of
 from commands.privacy.rows_card import draw_rows, write_rows
-from commands.privacy.stage_release import declare, fingerprint_of, read_private
+from commands.privacy.stage_release import declare, read_private
 from commands.runs.run_folder import hold, ledger_of_run
 from datamodules.reading.attribute_codes import check_schema
+from datamodules.training_rows import TrainingRows
 from doppel.files import try_folder
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments
@@ -30,7 +31,7 @@ def rows(
     privacy: PrivacyArguments | None = None,
     seed: int = 1,
 ) -> None:
-    """Rows of attributes like those of the private requests, for the first texts of an evolution.
+    """Write DP rows of attributes like those of the private requests, for the first texts of an evolution.
 
     Formal guarantees:
         The attributes of a request are a function of it and of the public schema. Marginals of their table are measured
@@ -60,13 +61,14 @@ def rows(
             write_rows(out, codes.schema, np.array(random.Random(seed).choices(drawn, k=num_rows)))
             print(f"{out}: {num_rows} rows of {len(codes.names)} attributes (exact: NOT PRIVATE)")
             return
-        unit, book = str(data.get("unit") or "utterance"), Ledger(ledger_of_run(out.parent, privacy.ledger_path))
+        private_rows = TrainingRows.from_config(given)
+        unit, book = str(private_rows.unit), Ledger(ledger_of_run(out.parent, privacy.ledger_path))
         found, private = Marginals(book, book.mechanism_id(privacy.scope, STAGE)), None
         if found.is_finished:
             spec = privacy.plan_histogram(int(found.terms["num_units"]), unit)
         else:
             private = table_of(read_private(given, needs_label=True), codes)
             spec = privacy.plan_histogram(private.num_units, unit)
-            declare(book, privacy.scope, STAGE, spec, fingerprint_of(given), NoisyMarginals, seed=privacy.seed)
+            declare(book, privacy.scope, STAGE, spec, private_rows.fingerprint, NoisyMarginals, seed=privacy.seed)
         model = found.fit(terms_of(codes.schema, unit, spec.num_units, spec.noise_multiplier), private, privacy.seed)
         draw_rows(out, model, codes.schema, found, num_rows, seed, Path(schema).name)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def card_of(rows: Path) -> Path:
-    """Where the card of rows lies."""
+    """Return the path of the card of rows."""
     return rows.with_name(f"{rows.name}.card.json")
 
 
@@ -91,7 +91,7 @@ def write_rows(path: Path, schema: Schema, codes: Whole, paid: Marginals | None 
 
 
 def check_rows(rows: Path) -> tuple[str, list[str]]:
-    """Whether the card of rows still holds.
+    """Check whether the card of rows still holds.
 
     The ledger beside the rows, whose chain must be whole, must name them among its releases; ε is computed anew with
     two accountants.
@@ -109,12 +109,13 @@ def check_rows(rows: Path) -> tuple[str, list[str]]:
     ledger = Ledger(run_of(rows) / FILE_NAME)
     if not ledger.exists():
         raise UserError(
-            f"there is no {FILE_NAME} beside the rows: verify them beside the one that has paid", about=rows
+            f"there is no {FILE_NAME} beside the rows: verify them beside the ledger that they were charged to",
+            about=rows,
         )
     summary = ledger.summary()
     own = next((m for m in summary["mechanisms"] if m["id"] == mechanism), None)
     if own is None or not own["done_steps"]:
-        return summary["statement"], [f"the ledger has paid for no {mechanism}"]
+        return summary["statement"], [f"the ledger has no step of {mechanism}"]
     reasons = check_budget(summary, own["scope"])[1]
     if not rows.is_file() or ledger.unpaid_reason(sha256_of(rows), own["scope"]) is not None:
         reasons.append(f"{rows.name} is not as `metadata` has written it")
@@ -147,4 +148,4 @@ def _statement(summary: Mapping[str, Any], name: str) -> str:
         spent = f"no ε, NOT PRIVATE: {'; '.join(scope['voids'])}"
     elif summary["epsilon"] is not None and summary["epsilon"] > 1.001 * scope["epsilon"]:
         spent += f", all of the ledger ε = {summary['epsilon']:.4g}"
-    return f"The scope {name} has spent {spent}, under adding or removing {scope['protects']}."
+    return f"The budget {name} has spent {spent}, under adding or removing {scope['protects']}."

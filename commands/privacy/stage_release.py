@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from commands.runs.stage_config import StageConfig
 from datamodules.guards.canaries import first_units
 from datamodules.guards.overlap import refuse_private
-from datamodules.guards.selection import Selection
-from datamodules.reading.columns import Columns
-from datamodules.reading.example import Example, Field, Unit
-from datamodules.reading.examples import read_examples
-from datamodules.reading.files import content_digest, expand_path
+from datamodules.reading.example import Example
+from datamodules.training_rows import TrainingRows
 from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
 from doppel.files import run_of
 from doppel.privacy.accounting import GaussianRelease
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import DPPlan
+from doppel.words import NoisyWords
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,15 @@ class StageRelease:
     mechanism: str
 
     @classmethod
-    def declare(cls, stage_dir: Path, name: str, exact: bool, stage: str, kind: type[GaussianRelease]) -> StageRelease:
+    def declare(
+        cls,
+        stage_dir: Path,
+        name: str,
+        exact: bool,
+        stage: str,
+        kind: type[GaussianRelease],
+        config: StageConfig | None = None,
+    ) -> StageRelease:
         """Read the turns of a stage, and declare their release in its ledger; spends nothing.
 
         Args:
@@ -58,14 +64,16 @@ class StageRelease:
             exact: Without noise: NOT PRIVATE.
             stage: What the ledger calls the release.
             kind: What is released.
+            config: Data and budget of a stage that trains nothing; by default those that the folder tells.
 
         Raises:
             UserError: The stage announced no release, or one with noise where none is asked for.
         """
-        config = StageConfig.read(stage_dir)
-        data, privacy, unit = config.data, config.privacy, config.data["unit"]
-        announced = privacy is not None and not (
-            privacy.histogram_noise_multiplier is None and privacy.histogram_share is None
+        config = config or StageConfig.read(stage_dir)
+        data, privacy, rows = config.data, config.privacy, TrainingRows.from_config(config.data)
+        key = "words_noise_multiplier" if kind is NoisyWords else "histogram_noise_multiplier"
+        announced = privacy is not None and (
+            getattr(privacy, key) is not None or (kind is not NoisyWords and privacy.histogram_share is not None)
         )
         if exact and announced:
             raise UserError(
@@ -73,26 +81,25 @@ class StageRelease:
                 "histogram_noise_multiplier: null"
             )
         if not exact and not announced:
-            raise UserError(
-                f"{stage_dir} announced no release: set privacy.histogram_noise_multiplier and train it again, or ask "
-                "for --exact, which is not private"
-            )
+            way = "" if kind is NoisyWords else ", or ask for --exact, which is not private"
+            raise UserError(f"{stage_dir} announced no release: set privacy.{key} and train it again{way}")
         read = read_private(data if announced else {**data, "limit_train_units": None})
         turns = first_units(read, data.get("limit_train_units"))
         num_units = len({turn.unit for turn in turns})
         if privacy is None:
-            return cls(turns, unit, num_units, None, None, "")
+            return cls(turns, str(rows.unit), num_units, None, None, "")
         own = run_of(stage_dir) / FILE_NAME
-        ledger, sigma = Ledger(own if own.exists() else privacy.ledger_path or own), privacy.histogram_noise(num_units)
+        ledger = Ledger(own if own.exists() else privacy.ledger_path or own)
+        sigma = privacy.words_noise(num_units) if kind is NoisyWords else privacy.histogram_noise(num_units)
         if sigma is None:
             ledger.caveat(privacy.scope, f"the exact {name} was released, which has no privacy guarantee", voids=True)
-            return cls(turns, unit, num_units, None, None, "")
-        spec = privacy.plan_histogram(num_units, unit)
-        mechanism = declare(ledger, privacy.scope, stage, spec, config.fingerprint(), kind)
-        return cls(turns, unit, num_units, sigma, ledger, mechanism)
+            return cls(turns, str(rows.unit), num_units, None, None, "")
+        spec = privacy.plan_releases(num_units, str(rows.unit), sigma)
+        mechanism = declare(ledger, privacy.scope, stage, spec, rows.fingerprint, kind)
+        return cls(turns, str(rows.unit), num_units, sigma, ledger, mechanism)
 
     def released(self) -> dict[str, Any] | None:
-        """The numbers that the ledger holds of this release already; None where it has made none."""
+        """Return the numbers that the ledger holds of this release already; None where it has made none."""
         return None if self.ledger is None else next(iter(contents(self.ledger, self.mechanism)), None)
 
     def refuse_if_too_much(self) -> None:
@@ -144,12 +151,12 @@ def declare(
 
 
 def contents(ledger: Ledger, mechanism: str) -> list[dict[str, Any]]:
-    """The numbers that a mechanism has released, in their order."""
+    """Return the numbers that a mechanism has released, in their order."""
     return [dict(own.content) for own in ledger.releases(mechanism) if own.content is not None]
 
 
 def read_private(data: Mapping[str, Any], needs_label: bool = False) -> list[Example]:
-    """The private rows.
+    """Read the private rows.
 
     Args:
         data: Arguments of the data module.
@@ -160,14 +167,7 @@ def read_private(data: Mapping[str, Any], needs_label: bool = False) -> list[Exa
     """
     if data.get("limit_train_units") is not None:
         raise UserError("no ε holds for the first units alone (data.limit_train_units): take keep_share")
-    path, unit = expand_path(data["train_path"]), cast("Unit", data.get("unit") or "utterance")
-    needs: tuple[Field, ...] = ("label",) if needs_label else ()
-    columns, selection = Columns.from_config(data), Selection.from_config(data)
-    if selection.redact is not None:
-        refuse_private(selection.redact.public_files, [(path, columns)])
-    return selection.apply(read_examples(path, unit, needs=needs, columns=columns), path, unit)
-
-
-def fingerprint_of(data: Mapping[str, Any]) -> str:
-    """Digest of the private rows, taken anew; never to be shown."""
-    return content_digest(expand_path(data["train_path"]), Selection.from_config(data), Columns.from_config(data))
+    rows = TrainingRows.from_config(data)
+    if rows.selection.redact is not None:
+        refuse_private(rows.selection.redact.public_files, [(rows.path, rows.columns)])
+    return rows.read(("label",) if needs_label else ())

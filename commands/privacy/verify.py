@@ -47,14 +47,15 @@ _OF_EVERY_RUN = {
 def verify(run_dir: Path) -> int:
     """Check that the ledger of a run covers what it released, and write its privacy card.
 
-    Reads the ledger, the manifest and the files that it names; no checkpoint and no private file is opened. The chain
-    of the ledger must be whole and ε, by two accountants, within its target. Every released file and all that it was
-    made of must be as their steps made them; every checkpoint among them must be a release of the ledger; every step
-    that read private text must name the mechanism that paid for it. Writes RUN_DIR/privacy_card.json and
-    privacy_card.txt, which list the covered files by SHA-256. Whatever else lies in the folder is not covered.
+    The chain of the ledger must be whole and ε, by two accountants, within its target. Every released file, and all
+    that it was made of, must be as its step made it; every checkpoint among them a release of the ledger; every step
+    that read private text must name the mechanism that paid for it. No checkpoint and no private file is opened. Writes
+    RUN_DIR/privacy_card.json and .txt, which list the covered files by SHA-256; whatever else lies in the folder is not
+    covered. Nothing is signed: sign the card with a tool and key of your own (docs/operations.md).
 
-    Nothing is signed: sign the card with a tool and a key of your own (docs/operations.md). Of rows that `metadata` has
-    drawn give the file: their card is compared with rows and ledger.
+    Example:
+        python cli.py verify runs/mine
+        python cli.py verify attributes/rows.csv
 
     Args:
         run_dir: Run folder, or the .csv of `metadata`.
@@ -83,7 +84,7 @@ def write_card(content: dict[str, Any], folder: Path) -> str:
 
 
 def card(record: RunRecord, *, renews: bool = False) -> dict[str, Any]:
-    """What holds for a run.
+    """Compute the privacy card of a run.
 
     Args:
         record: The run.
@@ -252,7 +253,7 @@ def _registry_entry(content: Mapping[str, Any], summary: Mapping[str, Any]) -> d
             },
             "accounting": {"post_processing": content["post_processing"], "composition": content["composition"]},
             "implementation": {
-                "preprocessing_and_hyperparameter_tuning": "TODO: what was tried on these people before, and what paid",
+                "preprocessing_and_hyperparameter_tuning": "TODO: what was tried on these people before, and its ε",
                 "mechanisms": f"{'; '.join(dict.fromkeys(noises))}. {content['side_channels']}.",
                 "justification": "TODO: why this ε and this unit",
             },
@@ -277,7 +278,7 @@ def _verdict(reasons: list[str]) -> list[str]:
 
 
 def render_card(content: Mapping[str, Any]) -> str:
-    """A card as people read it."""
+    """Render a card as text for people."""
     lines = [f"Privacy card of {content['run']}, {content['made']}", "", content["statement"]]
     if content["everything"]["num_runs"] > 1:
         lines.append(content["everything"]["statement"])

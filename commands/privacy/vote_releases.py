@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commands.privacy.evolution_settings import Evolution
-from commands.privacy.stage_release import contents, declare, fingerprint_of
+from commands.privacy.stage_release import contents, declare
 from datamodules.reading.example import Example
+from datamodules.training_rows import TrainingRows
 from doppel.errors import DataError, UserError
 from doppel.evolution.budget import STAGE, plan_beside, plan_votes
 from doppel.evolution.candidates import Candidate, fingerprint
@@ -34,20 +35,17 @@ class VoteReleases:
     """Noisy votes of private texts, each round paid for and drawn once: :class:`~doppel.evolution.evolve.VoteSource`.
 
     Formal guarantees:
-        A round is one Gaussian release of sensitivity 1
-        (:class:`~doppel.evolution.votes.NearestNeighbourHistogram`), its noise drawn by
-        :func:`~doppel.privacy.histogram.add_noise` from the operating system's entropy. σ is calibrated for all rounds
-        once; where a step is on file, it is the one that the file says, and a schedule of another length is
-        refused before anything is drawn. Ballots and sums stay in the memory of this process. The noisy sums leave it
-        in the line of the ledger that pays for them: a process that is killed at any moment has either paid and
-        released, or neither. A round that was paid for is read again, and its noise is never drawn a second time. A
-        round whose line was torn by a crash is spent, and lost to the population.
-
-        No text changes a bit of another's embedding (:meth:`doppel.models.TextFeaturizer.read`), nor of its ballot.
+        A round is one Gaussian release of sensitivity 1 (:class:`~doppel.evolution.votes.NearestNeighbourHistogram`)
+        with noise from the operating system's entropy (:func:`~doppel.privacy.histogram.add_noise`). σ is calibrated
+        for all rounds once; a step on file keeps its σ, and a schedule of another length is refused before anything is
+        drawn. Exact votes stay in memory; noisy sums leave it in the ledger's line that pays for them, so a process
+        killed at any moment has paid and released, or neither. A paid round is read again, never drawn twice; one whose
+        line a crash tore is spent, and lost to the population. No text changes a bit of another's embedding
+        (:meth:`doppel.models.TextFeaturizer.read`), nor of its vote.
 
     Args:
         turns: The private texts, see :func:`~commands.privacy.stage_release.read_private`.
-        data: Arguments of the data module: file, unit, columns, selection.
+        rows: Their file, unit, columns and selection.
         settings: How a round is voted.
         labels: Public labels among whose candidates their texts vote; None: labels do not matter.
         embed: Embeds texts, each independently of the others.
@@ -63,16 +61,16 @@ class VoteReleases:
     def __init__(
         self,
         turns: Sequence[Example],
-        data: Mapping[str, Any],
+        rows: TrainingRows,
         settings: Evolution,
         labels: Sequence[str] | None,
         embed: Embed,
         ledger: Ledger | None,
         privacy: PrivacyArguments | None,
     ) -> None:
-        self._turns, self._data, self._settings, self._labels, self._embed = turns, data, settings, labels, embed
+        self._turns, self._rows, self._settings, self._labels, self._embed = turns, rows, settings, labels, embed
         self._ledger, self._privacy = ledger, privacy
-        self._unit, self._num_units = str(data.get("unit") or "utterance"), len({turn.unit for turn in turns})
+        self._unit, self._num_units = str(rows.unit), len({turn.unit for turn in turns})
         self._kept: list[dict[str, Any]] = []
         self._votes = ""
         self.noise_multiplier: float | None = None
@@ -93,7 +91,7 @@ class VoteReleases:
         else:
             spec = plan_votes(privacy, self._num_units, rounds, self._unit)
             spec = replace(spec, noise_multiplier=known.key[1])
-        fingerprint = fingerprint_of(self._data)
+        fingerprint = self._rows.fingerprint
         self._votes = declare(ledger, privacy.scope, STAGE, spec, fingerprint, NoisyVotes, rounds, privacy.seed)
         self.noise_multiplier = spec.noise_multiplier
         released = contents(ledger, self._votes)
@@ -110,7 +108,7 @@ class VoteReleases:
     def count(
         self, number: int, pool: Sequence[Candidate], bins_BD: NDArray[np.floating], labels: Sequence[str | None]
     ) -> list[float]:
-        """Noisy votes of a round.
+        """Release the noisy votes of a round.
 
         Args:
             number: Of the round, from 1.
@@ -140,14 +138,14 @@ class VoteReleases:
         return _votes(self._release(told, sums, self._votes, self.noise_multiplier))
 
     def sizes(self) -> dict[str, float] | None:
-        """Noisy numbers of units by label, released once; equal ones where that release was lost."""
+        """Release the noisy numbers of units by label, once; equal ones where that release was lost."""
         if self._labels is None:
             return None
         own = next((record for record in self._kept if "labels" in record), None)
         if own is None:
             bins, mechanism, sigma, ledger, privacy = list(self._labels), "", None, self._ledger, self._privacy
             if ledger is not None and privacy is not None:
-                spec, fingerprint = privacy.plan_histogram(self._num_units, self._unit), fingerprint_of(self._data)
+                spec, fingerprint = privacy.plan_histogram(self._num_units, self._unit), self._rows.fingerprint
                 seed, sigma = privacy.seed, spec.noise_multiplier
                 mechanism = declare(ledger, privacy.scope, SIZES, spec, fingerprint, NoisyHistogram, seed=seed)
                 if ledger.mechanisms[mechanism].done_steps:

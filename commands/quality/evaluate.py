@@ -53,10 +53,12 @@ def evaluate(
     seed: int = 0,
     columns: Columns = Columns(),  # noqa: B008 (frozen)
 ) -> None:
-    """How synthetic utterances compare with human ones: overlap, χ², MAUVE, validity, copies.
+    """Compare synthetic utterances with human ones: overlap, χ², MAUVE, validity, copies.
 
-    Every metric is computed on equally many samples of both sides, printed, and null where it cannot be computed;
-    notes say why.
+    Every metric is computed on equally many samples of both sides and printed; notes say why one is missing.
+
+    Example:
+        python cli.py evaluate --synthetic runs/mine/synthetic.jsonl --reference public.jsonl --out metrics.json
 
     Args:
         synthetic: JSON lines with "utterance" and, if sampled, "parse".
@@ -170,7 +172,7 @@ def read_synthetic(path: str | Path) -> list[Example]:
 
 
 def format_value(value: Any) -> str:
-    """A metric with four decimals; a dash where it could not be computed."""
+    """Format a metric with four decimals; a dash where it could not be computed."""
     return f"{value:.4f}" if isinstance(value, float) else show(value)
 
 

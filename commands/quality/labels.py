@@ -47,10 +47,13 @@ def label_accuracy(
     seeds: list[int] = [1, 2, 3],  # noqa: B006 (never changed)
     columns: Columns = Columns(),  # noqa: B008 (frozen)
 ) -> None:
-    """What labelled samples teach: classifiers of each label, scored on real text.
+    """Score classifiers that learn from labelled samples, on real text, beside the majority class.
 
-    One classifier for each label of a control code ("Category: Food | Stars: 5.0" has two) learns from the samples and
-    is tested on the reference, beside the commonest label.
+    One classifier for each label of a control code ("Category: Food | Stars: 5.0" has two) is trained on the samples
+    and tested on the reference.
+
+    Example:
+        python cli.py label-accuracy --synthetic runs/labels/labels/samples.jsonl --reference public.csv --balanced
 
     Args:
         synthetic: Files of samples, JSON lines with "utterance" and the "label" that each was drawn for; several teach
@@ -111,7 +114,7 @@ def label_accuracy(
 
 
 def accuracy_table(values: dict[str, Any]) -> str:
-    """What was found, for people: means over seeds and their standard deviations."""
+    """Render the result for people: means over seeds and their standard deviations."""
     majority = values["majority"]
     rows = dict(values["accuracy"])
     if "private/accuracy" in values:
@@ -156,7 +159,7 @@ def _accuracy(guesses: Sequence[str], truth: Sequence[str], balanced: bool) -> f
 
 
 def regression(train_ND: Any, test_MD: Any, balanced: bool) -> Learner:
-    """Logistic regression over fixed sentence vectors; its penalty does best on parts of the training texts.
+    """Fit a logistic regression over fixed sentence vectors, with the penalty of the best cross-validation.
 
     Args:
         train_ND: Vectors of the texts that may be learnt from.

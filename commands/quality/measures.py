@@ -1,4 +1,4 @@
-"""The one table of metrics: how readers call each, what it says, which way is better, and what human requests have."""
+"""The one table of metrics: how readers call each, what it and its values mean, and what human requests have."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from doppel.console.plan import measured_runs
+
 #: Which way a metric is better.
 UP: Final = "higher"
 DOWN: Final = "lower"
 ALIKE: Final = "as humans"
 #: The judge that is the base of the generator itself, in ``mauve_own_base``: the last one to ask.
 OWN_BASE: Final = "own_base"
+#: Texts a side under which no MAUVE is shown: at 300, runs that differ in their seed alone differed by up to .15.
+LEAST_FOR_MAUVE: Final = 500
 #: Judges of MAUVE that have a name for readers; another one is called as its model.
 _JUDGES = {
     "minilm": "MiniLM",
@@ -43,7 +47,7 @@ class Measure:
     is_percent: bool = False
 
     def show(self, value: float | None, std: float | None = None) -> str:
-        """A value, and its deviation over seeds where there is one; a dash where there is none."""
+        """Format a value, with its standard deviation over seeds where there is one; a dash where there is none."""
         if value is None or math.isnan(value):
             return "–"
         scale = 100 if self.is_percent else 1
@@ -63,14 +67,14 @@ def _trees(key: str, label: str, about: str, better: str) -> tuple[Measure, ...]
 def _mauve(judge: str) -> Measure:
     """MAUVE in the features of one judge."""
     about = (
-        "how alike the two sets of texts are; biased, for the generator was trained from this model"
+        "how alike samples and reference are; biased, for the generator was trained from this model"
         if judge == OWN_BASE
         else ""
     )
     return Measure(
         f"mauve_{judge}",
         f"MAUVE ({_JUDGES.get(judge, judge.replace('_', ' '))} features)",
-        about or "how alike the two sets of texts are, by a model that wrote none of them",
+        about or "how alike samples and reference are; private requests unlike the reference lower it",
         UP,
     )
 
@@ -182,7 +186,7 @@ INSTEAD = {
 
 
 def measure(name: str) -> Measure:
-    """A metric by its name in reports; after an ``@`` stands on which turns. One without a name has four digits."""
+    """Return a metric by its name in reports (``NAME@TURNS``). One without a name has four digits."""
     known, _, part = name.partition("@")
     found = MEASURES.get(known)
     own = next((of for of in _OF_ATTRIBUTES if found is None and known.startswith(f"{of}_")), None)
@@ -197,7 +201,7 @@ def measure(name: str) -> Measure:
 
 
 def judged(metrics: Iterable[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
-    """The MAUVE of each judge that some system has: of the independent ones, and of the generator's own base.
+    """Return the MAUVE of each judge that some system has: of the independent ones, and of the generator's own base.
 
     Args:
         metrics: Of each system, as ``evaluate`` writes them.
@@ -209,8 +213,123 @@ def judged(metrics: Iterable[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
     return [name for name in (*known, *others) if name in found and name != own], [own] if own in found else []
 
 
+@dataclass(frozen=True)
+class Band:
+    """What values of a metric mean, and what to do about them.
+
+    Attributes:
+        below: They are smaller than this.
+        text: The meaning, in words.
+        is_bad: Whether a page warns of such samples before it shows anything of them.
+    """
+
+    below: float
+    text: str
+    is_bad: bool = False
+
+
+def _far(below: float) -> Band:
+    """Return the band of a MAUVE, as a part of the human value, with the measured runs that are in it."""
+    names = ("mauve_minilm", "mauve_smollm2_135m")
+    parts = [
+        (float(run[name]) / float(run[f"human_{name}"]), int(run["num_units"]))
+        for run in measured_runs()
+        for name in names
+    ]
+    found, sizes = zip(*(part for part in parts if part[0] < below), strict=True)
+    runs = f"runs with {min(sizes):,} to {max(sizes):,} requests ({min(found):.2f}–{max(found):.2f} of the human value)"
+    text = (
+        f"Far from people's requests: so were {runs} and with five beams (at most .40). Take more requests or larger "
+    )
+    return Band(below, f"{text}batches, and sample without beams.", True)
+
+
+_FAR = _far(0.6)
+_NEAR = Band(0.92, "Where most runs with 10,060 requests at ε = 3 are. More requests and larger batches raised it.")
+_MAUVE = (_FAR, _NEAR, Band(math.inf, "As near as runs without privacy came (.83–.99 of the human value)."))
+#: Of headline metrics, what values mean, by the runs of ``docs/results`` and ``benchmarks/results``: of each MAUVE as a
+#: part of the human value, of the cross-entropy as a difference from it.
+BANDS: Final = {
+    "fluency_outliers": (
+        Band(
+            0.04, "Smoother than people's requests: five beams repeated themselves, and 135 M was no nearer by MAUVE."
+        ),
+        Band(0.18, "Where runs with 2,000 to 40,000 requests at ε = 3 are (6–17 %)."),
+        Band(0.5, "More than there: 20–23 % came with non-words, as names were not placeholders (model.slots)."),
+        Band(
+            math.inf,
+            "Most of these are no requests: scrambled words have 53 %, and 77 % were web texts of a generator that had "
+            "read no requests, with a MAUVE of .83 all the same. Read some, and do not use them.",
+            True,
+        ),
+    ),
+    "mauve_minilm": _MAUVE,
+    "mauve_smollm2_135m": _MAUVE,
+    "fluency": (
+        Band(-0.2, "More predictable than people's requests, as with five beams or 135 M: not a better match."),
+        Band(1.1, "Where runs with 10,060 requests at ε = 3 are (+.4 to +1.0 nats)."),
+        Band(
+            math.inf,
+            "Odder than there: +1.3 to +1.6 came with non-words, as names were not placeholders (model.slots).",
+        ),
+    ),
+    "word_overlap": (
+        Band(0.27, "Few of people's words: five beams had .11–.26, reviews had .10–.16."),
+        Band(math.inf, "Where runs with 2,000 to 40,000 requests at ε = 3 are (.28–.41)."),
+    ),
+    "parsed_chi_square": (
+        Band(0.06, "Where runs with 2,000 to 10,060 requests at ε = 3 are (.03–.05)."),
+        Band(math.inf, "Farther than any measured run: believe no share that was counted in these samples."),
+    ),
+    "parsed_function_overlap": (
+        Band(0.66, "Functions are missing that runs at ε = 3 had (.67–.78): their shares are too small here."),
+        Band(math.inf, "Where runs with 2,000 to 10,060 requests at ε = 3 are (.67–.78)."),
+    ),
+    "parsed_own_tree_match": (
+        Band(0.14, "Texts do not say their trees: .09 came with a base that had read no trees. Train on no such pair."),
+        Band(math.inf, "Runs at ε = 3 had .15–.22, one without privacy .38: most texts do not say all of their tree."),
+    ),
+    "distinct": (
+        Band(0.78, "They repeat themselves: five beams had .34–.69, sampling .80–.99. Sample without beams."),
+        Band(math.inf, "Where runs that sample without beams are (.80–.99)."),
+    ),
+}
+_IGNORED = Band(
+    math.inf,
+    "Useless: the texts follow their attributes no more than shuffled ones do. Only the tables hold. So it was with "
+    "reviews (.313, shuffled .311).",
+    True,
+)
+
+
+def band(metrics: Mapping[str, Any], name: str) -> Band | None:
+    """Return what a value means, by measured runs; None where none was measured, or its human value is missing.
+
+    Args:
+        metrics: Of one system, as ``evaluate`` writes them.
+        name: A metric.
+    """
+    value, human = metrics.get(name), human_value(metrics, name)
+    if value is None:
+        return None
+    if name == "attribute_adherence" and (chance := metrics.get(f"{name}_chance")) is not None:
+        error = math.sqrt(chance * (1 - chance) / metrics.get("num_compared", LEAST_FOR_MAUVE))
+        return _IGNORED if value - chance < 2 * error else None
+    if name == "fluency" or name.startswith("mauve_"):
+        if not human:
+            return None
+        value = value - human if name == "fluency" else value / human
+    return next((band for band in BANDS.get(name, ()) if value < band.below), None)
+
+
+def with_sound_mauve(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metrics of a system without each MAUVE of too few texts; all where nobody says how many they were."""
+    is_sound = metrics.get("num_compared", LEAST_FOR_MAUVE) >= LEAST_FOR_MAUVE
+    return {name: value for name, value in metrics.items() if is_sound or "mauve_" not in name}
+
+
 def human_value(metrics: Mapping[str, Any], name: str) -> float | None:
-    """The value that human requests have of a metric; None where the report has none.
+    """Return the value that human requests have of a metric; None where the report has none.
 
     Args:
         metrics: Of one system, as ``evaluate`` writes them.
@@ -226,5 +345,5 @@ def human_value(metrics: Mapping[str, Any], name: str) -> float | None:
 
 
 def is_baseline(name: str) -> bool:
-    """Whether a metric is the human value of another one."""
+    """Return whether a metric is the human value of another one."""
     return name.rpartition("/")[2].startswith(("human_", "reference_", "ground_truth_"))

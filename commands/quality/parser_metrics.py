@@ -24,7 +24,7 @@ def parser_metrics(
     apis: Literal["smcalflow", "treedst"] = "smcalflow",
     out: Path | None = None,
 ) -> None:
-    """How accurate a parser is: match of graphs, API calls and nodes of its trees and gold trees.
+    """Print how accurate a parser is: match of graphs, API calls and nodes of its trees and gold trees.
 
     A missing or invalid tree of the parser is wrong; a turn without a gold tree is left out on both sides. Below the
     table, strictly: trees that are identical with their quoted strings, and groups of gold trees that differ in strings
@@ -50,15 +50,16 @@ def parser_metrics(
     for number, (guess, truth) in enumerate(zip(guesses, truths, strict=False), start=1):
         if guess.utterance != truth.utterance:
             raise DataError(
-                f"is not the utterance of turn {number} of --gold, and is the first that differs: "
-                "annotate the gold file itself",
+                f"is not request {number} of --gold, and is the first that differs: annotate the gold file itself",
                 about=guess.unit,
             )
     if len(guesses) != len(truths):
-        raise DataError(f"--predicted has {len(guesses)} turns but --gold {len(truths)}: annotate all of the gold file")
+        raise DataError(
+            f"--predicted has {len(guesses)} requests but --gold {len(truths)}: annotate all of the gold file"
+        )
     pairs = [(guess.parse, truth.parse) for guess, truth in zip(guesses, truths, strict=True) if truth.parse]
     if not pairs:
-        raise DataError("--gold has no trees: give turns with their true trees")
+        raise DataError("--gold has no trees: give requests with their true trees")
     lists = {"smcalflow": SMCALFLOW_APIS, "treedst": TREEDST_APIS}
     try:
         values = compute([guess for guess, _ in pairs], [truth for _, truth in pairs], function, lists[apis])

@@ -23,17 +23,17 @@ def attack(
     seed: int = 1,
     json: bool = False,
 ) -> None:
-    """How well an attacker tells redacted rows apart, and whether samples repeat what was hidden.
+    """Measure how well an attacker tells redacted rows apart, and whether samples repeat what was hidden.
 
-    With --sensitive and --safe: a fresh classifier (logistic regression on TF-IDF of words and pairs of words) learns
-    from redacted rows which table they are from, and its accuracy on held-out ones is told, in five folds with as many
-    rows of both. One half is chance. It is a lower bound: another attacker may do better, and a low accuracy says
-    nothing of single people.
+    With --sensitive and --safe: the accuracy, over five folds and as many rows of both, of a classifier (logistic
+    regression on TF-IDF of words and pairs) that tells the tables apart; one half is chance. It is a lower bound: some
+    other attacker may do better, and a low accuracy says nothing of single people. With --samples and --strings: in how
+    many samples each hidden string occurs, as it is and however it is typed. Of private tables these numbers are
+    private; they are no ε and bound none.
 
-    With --samples and --strings: in how many samples of a model that was trained on redacted text each hidden string
-    stands, as it is and however it is typed; canaries that were put into the text, or names.
-
-    Of private tables these numbers are private. They are no ε and bound none.
+    Example:
+        python cli.py attack --sensitive redacted/sensitive.csv --safe redacted/safe.csv
+        python cli.py attack --samples runs/redacted/one_stage/samples.jsonl --strings names.txt
 
     Args:
         sensitive: The sensitive table, as `redact` wrote it, or before it.

@@ -63,7 +63,7 @@ class Draws:
     """Sets that are drawn to say what chance does.
 
     Attributes:
-        null: Draw so often whose each text is, and say what the bare estimate is then.
+        null: Label shuffles of a permutation test of the uncorrected estimate; 0: none.
         bootstrap: Draw so many sets with replacement, for an interval; its mean is off, for what is drawn twice looks
             frequent.
         subsample: Draw so many halves without replacement, for an interval without duplicates.
@@ -85,13 +85,15 @@ def divergence(
     json: bool = False,
     out: Path | None = None,
 ) -> None:
-    """How far two sets of texts are apart: Rényi divergence, estimated.
+    """Estimate how far two sets of texts are apart: their Rényi divergence.
 
     Both sets become vectors by a sentence encoder. Texts that occur again and again are compared by how often they do,
     the others by how dense their neighbourhoods are. 0 nats: nothing tells the sets apart. The figure is the larger of
-    both directions, and of several encoders the largest.
+    both directions, and of several encoders the largest. It is computed on these texts exactly: not differentially
+    private itself, and no guarantee.
 
-    It is exact arithmetic on these texts: no guarantee, and not differentially private itself.
+    Example:
+        python cli.py divergence sensitive.jsonl safe.jsonl --estimate.alpha 2 --draws.null 20 --json
 
     Args:
         a: A set: a table, text or JSON lines that `run` reads, or .npy with a vector a row.
@@ -124,7 +126,7 @@ def divergence(
 def vector_sets(
     a: str, b: str, encoders: Sequence[str], columns: Columns
 ) -> Iterator[tuple[str, NDArray[np.floating], NDArray[np.floating]]]:
-    """Each encoder with the vectors of both sets.
+    """Yield each encoder with the vectors of both sets.
 
     Args:
         a: As of :func:`divergence`, likewise ``b`` and ``columns``.
@@ -151,7 +153,7 @@ def vector_sets(
 def compared(
     name: str, a: NDArray[np.floating], b: NDArray[np.floating], estimate: Estimate, draws: Draws
 ) -> dict[str, Any]:
-    """What one encoder says.
+    """Return the estimate by one encoder.
 
     Args:
         name: The encoder.
@@ -193,7 +195,7 @@ def compared(
 
 
 def shown(values: dict[str, Any]) -> str:
-    """The values for people: a row each, and the notes."""
+    """Render the values for people: a row each, and the notes."""
     rows = []
     for name, value in values.items():
         if name == "notes" or value is None:
@@ -207,7 +209,7 @@ def shown(values: dict[str, Any]) -> str:
 
 
 def encoded(encoder: str, texts: Sequence[str]) -> Floats:
-    """Vectors of texts, rounded so that what is one text is one vector, [num_texts, d].
+    """Return vectors of texts, [num_texts, d], rounded so that equal texts have equal vectors.
 
     Raises:
         UserError: The encoder cannot be loaded.

@@ -48,16 +48,15 @@ def perturb(
 ) -> None:
     """Replace each word of a table by one that is drawn for it. This protects words, not people.
 
-    Word-level differential privacy, for comparison with redaction and with private training. Every word, rare names
-    too, gives way to a word of a public vocabulary, which is more often a near one than a far one. The words of a text
-    are written in lower case, without punctuation.
+    Word-level differential privacy, to compare with redaction and private training. Each word is replaced by one of a
+    public vocabulary, more often a near one; texts are written in lower case, without punctuation. --epsilon is that of
+    one word: a text of n words has n times the loss, and it is not comparable with the ε of a training. Of feyisetan
+    and santext it is metric (d_X-privacy): two words at distance t differ by a factor of at most e^(ε·t), so it scales
+    with the encoder; feyisetan's noise has mean length D/ε (D = 384 for minilm), so below ε = D it keeps next to no
+    word. Of custext it holds among the words of one set, and the set itself is told. It never enters a ledger.
 
-    What --epsilon means: it is a parameter of the mechanism for one word, and no estimate of what a record leaks. Of
-    feyisetan and santext it is metric (d_X-privacy): two words at distance t are told apart by a factor of at most
-    e^(ε·t), so it scales with the vectors of the encoder; feyisetan's noise has a length of D/ε on average, for vectors
-    of D numbers (384 of minilm), so it keeps next to no word below ε = D. Of custext it holds among the words of one
-    set, and the set itself is told. It is not comparable with the ε of a training, which covers all that somebody said.
-    A text of n words has n times the loss, and its words hang together. It never enters a ledger.
+    Example:
+        python cli.py perturb private.csv --mechanism santext --epsilon 10 --out perturbed.jsonl
 
     Args:
         table: The table: any file that `run` reads.

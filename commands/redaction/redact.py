@@ -88,20 +88,16 @@ def redact(
 ) -> None:
     """Hide the words that tell a sensitive table from a safe one. This is no privacy guarantee.
 
-    Words are ranked by how much they tell which table a row is from: |coefficient · TF-IDF| of a logistic regression.
-    Of every row of both tables the most telling ones, a share --level of its words, become [MASK], a run of them one.
-    So at level 1 every row is the same single mask. Lists of words, patterns and names are hidden besides.
+    Words are ranked by |coefficient · TF-IDF| of a logistic regression that tells the tables apart. In each row a share
+    --level of its words, the highest ranked, become [MASK], one for neighbours; at level 1 the row is one mask. Listed
+    words, patterns and names are hidden too, also in quoted strings of parse trees. The ranker learns from a share
+    --held-out of the rows, which are not written: on them redaction would look better than it is. Writes OUT/sensitive
+    and OUT/safe, .csv for .csv and .tsv, else .jsonl, with all other columns, which may repeat what was said, and
+    OUT/redaction.json with counts. Both may be given to `run`; `attack` measures what they still tell. Nothing of this
+    is differentially private: counts and files are as private as the tables.
 
-    The ranker learns from --held-out of the rows of both tables, chosen by a hash of their text. These rows are not
-    written: on rows that it has learnt from, a ranker finds words that it would not find on others, and redaction would
-    look better than it is. At level 0 nothing is learnt and all rows are written.
-
-    Written are OUT/sensitive and OUT/safe, .csv where the table is .csv or .tsv, else .jsonl, row by row with their
-    other columns, which may repeat what was said; and OUT/redaction.json with counts. Quoted strings of parse trees are
-    redacted as their utterance is. Of dialogues, what else may repeat the words is left out. Both files may be given to
-    `run`; what they still tell says `attack`.
-
-    Nothing of this is differentially private. Counts and files are as private as the tables.
+    Example:
+        python cli.py redact --sensitive a.csv --safe b.csv --level 0.3 --patterns email number --out redacted
 
     Args:
         sensitive: The sensitive table: any file that `run` reads.

@@ -18,6 +18,7 @@ from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
 from doppel.evolution.votes import NoisyVotes
 from doppel.privacy.ledger import Ledger
+from doppel.privacy.spec import USUAL_RATE
 
 #: Former name of a system and its stage → its name.
 RENAMED = {"domain": "labels"}
@@ -87,6 +88,8 @@ def _numbers(experiment: Experiment) -> Iterator[str]:
     for name, number in experiment.epochs.items():
         if isinstance(number, bool) or not isinstance(number, int | float) or not number > 0:
             yield f"epochs.{name} is {number!r}: give a number above 0"
+    if not 1 <= experiment.effort <= 1 / USUAL_RATE:
+        yield f"effort is {experiment.effort}: give 1 to {1 / USUAL_RATE}, where a step draws all units by default"
     if experiment.candidates < 1:
         yield f"candidates is {experiment.candidates}: give at least 1"
     adaptation = experiment.adaptation

@@ -20,7 +20,7 @@ from commands.run.sources import public_turns, texts_of_topics
 from commands.run.work import Work
 from commands.runs.steps import Step
 from datamodules.batches.encoded import encode_examples
-from datamodules.reading.columns import Columns, reference_columns
+from datamodules.reading.columns import ReferenceColumns
 from datamodules.reading.examples import place_examples
 from datamodules.reading.files import expand_path
 from datamodules.text_format import TextFormat
@@ -39,7 +39,7 @@ _MANY_WEIGHTS = 30e6
 
 
 def tell_ready(work: Work, found: Mapping[str, Readiness | Outlook]) -> None:
-    """What each system would do, and about how long its trainings would take on this machine.
+    """Print what each system would do, and about how long its trainings would take on this machine.
 
     Args:
         work: What is to be done.
@@ -59,6 +59,8 @@ def tell_ready(work: Work, found: Mapping[str, Readiness | Outlook]) -> None:
             least, most, num_trained = forecast(ready.num_units, trainings, experiment)
             more = "" if ready.unit == "utterance" else f", as much again for each further row a {ready.unit} has"
             say(f"{ready.text}, {_range(least, most)} of training on this machine (by public rows{more})")
+            if experiment.effort > 1:
+                say(f"   effort={experiment.effort}: effort=1 takes 1/{experiment.effort} of the time, with more noise")
             if num_trained > _MANY_WEIGHTS:
                 say(
                     f"   warning  {used.name} trains {num_trained / 1e6:.0f} million weights, each with its "
@@ -88,7 +90,7 @@ def _tell_topics(experiment: Experiment, path: str) -> None:
 
 
 def forecast(num_units: int, trainings: Iterable[Step], experiment: Experiment) -> tuple[float, float, int]:
-    """Least and most seconds of trainings, for one row a unit, and the weights that the largest model trains."""
+    """Estimate the least and most seconds of trainings, for one row a unit, and the largest model's trained weights."""
     shortest, longest, largest = 0.0, 0.0, 0
     for config in (step.config for step in trainings):
         model, trainer = build(config["model"]), config.get("trainer") or {}
@@ -106,7 +108,7 @@ def forecast(num_units: int, trainings: Iterable[Step], experiment: Experiment) 
 
 def _tokens(text_format: TextFormat, experiment: Experiment) -> float:
     """Tokens of a public row, of the reference or else of the embedded grammar: no private row says how long it is."""
-    columns = reference_columns(Columns.from_config(experiment.data))
+    columns = ReferenceColumns.from_config(experiment.data)
     for path in filter(None, (experiment.reference, _EMBEDDED)):
         with suppress(DataError):  # a column that the model needs is not there
             places = islice(

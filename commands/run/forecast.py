@@ -15,7 +15,7 @@ from commands.runs.stage_config import StageConfig
 from commands.runs.steps import Step
 from commands.runs.system import System
 from datamodules.reading.attribute_codes import check_schema
-from datamodules.reading.example import Unit
+from datamodules.training_rows import TrainingRows
 from doppel.console.ledger import FILE_NAME
 from doppel.console.plan import HOPELESS, in_words, num_parameters_of, over_training
 from doppel.errors import UserError
@@ -26,7 +26,7 @@ from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import DPPlan, PrivacyArguments, num_steps, usual_batch_size
 
 #: A step that draws a larger share of the units gains little from their being drawn at random.
-LARGE_RATE = 0.2
+LARGE_RATE = 0.25
 #: With fewer steps a model learns next to nothing.
 FEW_STEPS = 20
 #: Where no rarer topic or label shows above the noise of the shares, a page has little to show. Then smaller noise is
@@ -77,11 +77,11 @@ class Readiness:
         rate = self.batch_size / self.num_units
         if rate > LARGE_RATE and self.batch_size > usual:
             found.append(
-                f"{self.system}: a step draws {rate:.2g} of the units (q = {self.batch_size:,} of {self.num_units:,}), "
-                f"which wastes ε: data.batch_size=null takes a twentieth, {usual:,}"
+                f"{self.system}: a step takes {rate:.2g} of the units (q = {self.batch_size:,} of {self.num_units:,}), "
+                f"which wastes ε: effort=1 with data.batch_size=null takes a twentieth, {usual:,}"
             )
         if self.steps < FEW_STEPS:
-            way = f"data.batch_size={usual} or less" if self.batch_size > usual else "more epochs"
+            way = "a smaller data.batch_size" if self.batch_size > usual else "more epochs"
             found.append(
                 f"{self.system}: {self.steps} steps are too few to learn from ({FEW_STEPS} are little): give {way}"
             )
@@ -93,7 +93,7 @@ class Readiness:
 def readiness(
     experiment: Experiment, system: System, steps: Iterable[Step], num_units: Mapping[str, int], plans: bool
 ) -> Readiness | None:
-    """What a system is about to do.
+    """Plan the trainings of a system: units, batch size, steps and noise.
 
     Formal guarantees:
         All that is told are N, B, q, the number of steps and σ, which count as public, on the console.
@@ -118,14 +118,16 @@ def readiness(
     for step in trainings:
         config = StageConfig(step.config)
         named = experiment.data if experiment.write_parses else config.data  # before a parser writes its trees
-        count = _count_units(str(named.get("train_path")), config, num_units)
+        count = _count_units(str(named.get("train_path")), config.data, num_units)
         if count is None:
             return None
-        batch_size = config.data.get("batch_size") or usual_batch_size(count)
+        effort = config.data.get("effort", 1)
+        batch_size = (config.data.get("batch_size") or usual_batch_size(count)) * effort
         if batch_size > count:
+            factor = "" if effort == 1 else f" times effort={effort}"
             raise UserError(
-                f"data.batch_size is {batch_size}, but {system.name} has {count} units: give at most that, or null for "
-                "a twentieth of them"
+                f"data.batch_size{factor} is {batch_size}, but {system.name} has {count} units: give at most that, or "
+                "data.batch_size=null for a twentieth of them"
             )
         taken = num_steps((config.content.get("trainer") or {}).get("max_epochs", 1), count, batch_size)
         unit = config.data.get("unit") or "utterance"
@@ -146,7 +148,7 @@ def readiness(
 def outlook(
     experiment: Experiment, system: System, steps: Sequence[Step], num_units: Mapping[str, int], run: Path
 ) -> Outlook | None:
-    """What the votes of a system are worth.
+    """Plan the votes of a system: units, candidates and noise.
 
     Formal guarantees:
         A function of N, which counts as public, of the budget and of the experiment.
@@ -168,7 +170,7 @@ def outlook(
     if step is None:
         return None
     data, settings = step.config["data"], experiment.evolving
-    count = _count_units(data["train_path"], StageConfig({"data": {"init_args": data}}), num_units)
+    count = _count_units(data["train_path"], data, num_units)
     if count is None:
         return None
     pool = experiment.num_samples * (1 + settings.variations)
@@ -276,29 +278,20 @@ def _planned(experiment: Experiment, privacy: PrivacyArguments, num_units: int, 
 
 
 def trainings_of(system: System, steps: Iterable[Step]) -> list[Step]:
-    """The trainings of a system on private turns, of the steps of a run."""
+    """Return the trainings of a system on private turns, of the steps of a run."""
     own = {f"{system.name}/{stage}" for stage in system.stages}
     if not system.learns or system.models_of is not None:
         return []
     return [step for step in steps if step.kind == "fit" and step.folder in own]
 
 
-def _count_units(path: str, config: StageConfig, num_units: Mapping[str, int]) -> int | None:
-    """N of a configuration: the units of its file, or those that are selected; None where nobody has counted them."""
-    data = config.data
+def _count_units(path: str, data: Mapping[str, Any], num_units: Mapping[str, int]) -> int | None:
+    """N of a data module: the units of its file, or those that are selected; None where nobody has counted them."""
     if path not in num_units:  # such as the private part of a split that is still to be made
         return None
     selected = {name: data.get(name) for name in ("keep_function", "keep_share", "limit_train_units")}
     if not any(selected.values()):
         return num_units[path]
-    from datamodules.guards.selection import Selection
-    from datamodules.reading.columns import Columns
-    from datamodules.reading.examples import read_examples
-    from datamodules.reading.files import expand_path
-
-    unit: Unit = data.get("unit") or "utterance"
-    place = expand_path(path)
-    turns = read_examples(place, unit, columns=Columns.from_config(data))
-    selection = Selection.from_config({**data, "shuffle_trees": None, "redact": None})
-    kept = {turn.unit for turn in selection.apply(turns, place, unit)}
+    rows = TrainingRows.from_config({**data, "train_path": path, "shuffle_trees": None, "redact": None})
+    kept = {turn.unit for turn in rows.read()}
     return min(len(kept), selected["limit_train_units"] or len(kept))

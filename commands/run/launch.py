@@ -22,6 +22,7 @@ from commands.run.sources import check_sources
 from commands.run.values import Point, read_grid, read_values
 from commands.run.work import Work, make_folder, settle, write
 from commands.runs.run_folder import has_begun, hold
+from doppel.console.say import say
 from doppel.errors import UserError
 
 
@@ -46,15 +47,17 @@ def run(
     no_check: bool = False,
     verbose: bool = False,
 ) -> int:
-    """Train, sample and evaluate an experiment: here, or as SLURM jobs.
+    r"""Train, sample and evaluate an experiment: here, or as SLURM jobs.
 
     RUN_DIR receives everything: a folder for each system, with its models and samples.jsonl; synthetic.jsonl, a link to
     the samples of the main system; ledger.jsonl and report.json; experiment.yaml (what it was started with), configs/
     (what every step runs), code/ and slurm/ (what jobs run, and their output). Given again, the command skips what is
     done and goes on where it stopped.
 
-    python cli.py run configs/experiments/own-data.yaml runs/mine --epsilon 8 --systems one_stage two_stage
-      --set data.train_path=mine.csv data.unit=user reference=public.csv --check
+    Example:
+        python cli.py run configs/experiments/quickstart.yaml runs/quickstart
+        python cli.py run configs/experiments/own-data.yaml runs/mine --check --epsilon 8 \
+            --systems one_stage --set data.train_path=mine.csv data.unit=user reference=public.csv
 
     Args:
         experiment: File of configs/experiments, or experiment.yaml of a run.
@@ -94,8 +97,6 @@ def run(
     changes = read_values(set) | _given(epsilon=epsilon, seed=seed, systems=systems, parser=parser)
     cluster = load_site(site, read_values(slurm) | _given(profile=profile, nodes=nodes))
     folder = Path(os.path.abspath(run_dir))
-    if not grid:
-        return execute(begin(load(experiment, changes), folder, cluster), mode, not no_check, verbose)
 
     def make(point: Point, name: str) -> Work:
         settings = point if point.keys() <= {"epsilon", "seed"} else {**point, "table": None}  # is of no table
@@ -104,11 +105,17 @@ def run(
     def go(work: Work) -> int:
         return execute(work, mode, is_verbose=verbose)
 
-    return run_grid(name_points(read_grid(grid)), make, go, folder, cluster, mode, not no_check)
+    if grid:
+        status = run_grid(name_points(read_grid(grid)), make, go, folder, cluster, mode, not no_check)
+    else:
+        status = execute(begin(load(experiment, changes), folder, cluster), mode, not no_check, verbose)
+    if mode == "check" and status == 0:
+        say("nothing was spent; next: the same command without --check")
+    return status
 
 
 def begin(experiment: Experiment, run: Path, site: Site) -> Work:
-    """What an experiment has to do in a folder.
+    """Return what an experiment has to do in a folder.
 
     Raises:
         UserError: The folder was begun with other settings.
@@ -116,8 +123,8 @@ def begin(experiment: Experiment, run: Path, site: Site) -> Work:
     known = {file.stem: queued(run, file.stem) for file in (run / "slurm").glob("*.job")}
     jobs = {name: job for name, job in known.items() if job is not None}
     is_anew = not has_begun(run) and not jobs  # what a failed start left binds nobody
-    check_sources(experiment)
     settled, repeated = settle(experiment, run, is_anew)
+    check_sources(experiment)
     return Work(settled, run, site, steps_of(settled, run, site.overlays), is_anew, repeated, jobs)
 
 

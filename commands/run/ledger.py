@@ -17,7 +17,7 @@ from doppel.privacy.ledger import Ledger
 
 
 def of_runs(folder: Path) -> str | None:
-    """ε of each run of a folder, and of all together if they are of the same people; None where it holds no runs."""
+    """Return ε of each run of a folder, and of all together on the same people; None where it holds no runs."""
     if not folder.is_dir() or (folder / FILE_NAME).is_file() or (run_of(folder) / FILE_NAME).is_file():
         return None
     summaries = {
@@ -38,12 +38,14 @@ def of_runs(folder: Path) -> str | None:
 
 @no_collection()
 def ledger(run_dir: Path | None = None, *, json: bool = False) -> None:
-    """What a run has spent, per mechanism and composed, and whether that covers what it sampled.
+    """Print what a run has spent, per mechanism and composed, and whether that covers what it sampled.
 
-    Print every mechanism, every scope (a released system) against its target, and everything composed. What was sampled
-    is followed back through the manifest: a scope is NOT PRIVATE, with the reason, where the ledger does not pay for
-    it. Reads only; steps that a crash rolled back stay spent. Of a ledger that serves a whole site no manifest is read:
-    give the folder of a run for that.
+    Each budget (a released system) stands against its target. What was sampled is followed back through the manifest: a
+    budget is NOT PRIVATE, with the reason, where the ledger does not pay for it. Reads only; steps that a crash rolled
+    back stay spent. Of a ledger that serves a whole site no manifest is read: give the folder of a run for that.
+
+    Example:
+        python cli.py ledger runs/mine
 
     Args:
         run_dir: Run folder, a stage folder in it, the ledger file, or a folder of runs such as a grid; left out, the

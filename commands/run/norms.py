@@ -13,7 +13,7 @@ from commands.run.values import read_values
 from commands.runs.private_files import of_experiment
 from commands.runs.steps import PUBLIC_TREES
 from datamodules.guards.overlap import refuse_private
-from datamodules.reading.columns import Columns, reference_columns
+from datamodules.reading.columns import ReferenceColumns
 from doppel.console.table import Table
 from doppel.errors import UserError
 
@@ -39,17 +39,16 @@ def norms(
     set: list[str] | None = None,
     not_private: bool = False,
 ) -> None:
-    """Which clipping norm to take: gradient norms of public units, before anything is spent.
+    """Recommend a clipping norm C from gradient norms of public units, before anything is spent.
 
-    For each private training of an experiment: quantiles of the norms of its units' gradients, of short, middle and
-    long units; what share of the units some C would clip, and what the units would keep of their gradients; and a C.
-    A loss is a sum over tokens, so norms grow with length, and a small C takes from long rows first: the samples get
-    shorter than the data. The noise is proportional to C, so a large C drowns what they say. Recommended is the least C
-    at which short, middle and long units keep three quarters of their gradients each, on average.
+    Prints, for each private training of an experiment, quantiles of the gradient norms of short, medium and long units,
+    the share that a C would clip and how much of their gradients they would keep. Recommended is the least C at which
+    each length keeps three quarters on average. A loss is a sum over tokens, so norms grow with length: with a small C
+    long rows are clipped most, and samples get shorter than the data. Noise grows with C. Only public units are read
+    (--public, or the experiment's reference), so nothing is spent; a file that the experiment protects is refused.
 
-    Nothing is spent, for every figure is of public turns alone. They are public because you name them as such
-    (--public, or the experiment's reference, which anybody may see). A file that says what one does that the experiment
-    protects is refused, in whatever form.
+    Example:
+        python cli.py norms configs/experiments/own-data.yaml --public public.txt --set 'systems=[one_stage]'
 
     Args:
         experiment: File of configs/experiments, or experiment.yaml of a run.
@@ -73,7 +72,7 @@ def norms(
     if path is None:
         raise UserError(f"{experiment} names no reference: give a file of public requests as --public")
     if not not_private:
-        columns = reference_columns(Columns.from_config(given.data))
+        columns = ReferenceColumns.from_config(given.data)
         name = "reference" if public is None else "--public"
         refuse_private([(name, path, columns)], of_experiment(given.as_dict()))
     for stage in trainings:
@@ -93,7 +92,7 @@ def norms(
 
 
 def build(config: Mapping[str, Any]) -> CausalLM:
-    """The model of a training's configuration, on a GPU where there is one; without the run's file of public trees.
+    """Build the model of a training's configuration, on a GPU if there is one, without the run's public trees.
 
     A run writes that file as its first step, and nothing that is measured depends on it but the pace of samples.
     """
@@ -113,24 +112,24 @@ def build(config: Mapping[str, Any]) -> CausalLM:
 
 
 def micro_batches(model: CausalLM, data: Mapping[str, Any], path: str, num_units: int) -> list[MicroBatch]:
-    """The first units of a file, as a training with these arguments of the data module would see them."""
+    """Read the first units of a file, as a training with these arguments of the data module would see them."""
     from datamodules.batches.cut import LogicalBatches
-    from datamodules.batches.encoded import load_encoded
+    from datamodules.batches.encoded import encode_examples
     from datamodules.dialogue_data_module import DialogueDataModule
     from datamodules.guards.selection import Selection
-    from datamodules.reading.columns import reference_columns
+    from datamodules.training_rows import TrainingRows
 
     module = DialogueDataModule(**{**data, "train_path": path, "val_path": None})
-    columns = reference_columns(module.columns)
-    selection = Selection(redact=module.selection.redact)
-    encoded = load_encoded(module.train_path, model.text_format, module.unit, selection, columns, module.truncate)
+    selection = Selection(redact=module.rows.selection.redact)
+    rows = TrainingRows(module.rows.path, module.unit, ReferenceColumns.from_config(data), selection)
+    encoded = encode_examples(rows.read(model.text_format.needs), model.text_format, module.truncate)
     turns = encoded.first_units(num_units)
     batches = LogicalBatches(turns, module.max_tokens_per_micro_batch, module.max_turns_per_unit)
     return batches.make(0, range(turns.num_units), turns.num_units).micro_batches
 
 
 def measure(model: CausalLM, batches: Iterable[MicroBatch]) -> tuple[Tensor, Tensor]:
-    """Norm of each unit's gradient, of the loss that is clipped in training, and its tokens with a loss.
+    """Compute each unit's gradient norm, of the loss that is clipped in training, and its number of target tokens.
 
     Units without any (too long for the model) are left out; they contribute zero whatever C is.
 
@@ -159,12 +158,12 @@ def measure(model: CausalLM, batches: Iterable[MicroBatch]) -> tuple[Tensor, Ten
 
 
 def kept(sizes: Tensor, max_grad_norm: float) -> float:
-    """What units keep of their gradients on average: the mean of min(1, C / norm)."""
+    """Return what units keep of their gradients on average: the mean of min(1, C / norm)."""
     return float((max_grad_norm / sizes).clamp(max=1.0).mean())
 
 
 def recommend(sizes: Tensor, lengths: Tensor) -> float:
-    """The least C at which each third of the units keeps :data:`KEPT` of its gradients, to two digits."""
+    """Return the least C at which each third of the units keeps :data:`KEPT` of its gradients, to two digits."""
     low, high = 0.0, float(sizes.max())
     for _ in range(50):
         middle = (low + high) / 2
@@ -174,7 +173,7 @@ def recommend(sizes: Tensor, lengths: Tensor) -> float:
 
 
 def quantiles(sizes: Tensor, lengths: Tensor) -> str:
-    """A table of the norms, of all units and by their length."""
+    """Render a table of the norms, of all units and by length."""
     rows = Table(["norms of", "tokens", *(f"{q:.0%}" for q in _QUANTILES)])
     for name, part, tokens in [("all units", sizes, lengths), *_thirds(sizes, lengths)]:
         found = [f"{float(part.quantile(q)):.3g}" for q in _QUANTILES]
@@ -183,7 +182,7 @@ def quantiles(sizes: Tensor, lengths: Tensor) -> str:
 
 
 def choices(sizes: Tensor, lengths: Tensor, advised: float, now: float | None) -> str:
-    """A table of what some C do to the units: that which is advised, its multiples, and that which is set."""
+    """Render what some C do to the units: the recommended one, its multiples, and the one that is set."""
     rows = Table(["C", "clipped", *(f"{name} keeps" for name in _THIRDS), ""])
     notes = {advised / 4: "", advised / 2: "", advised: "recommended", advised * 2: "", advised * 4: ""}
     if now is not None:

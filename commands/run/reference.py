@@ -14,7 +14,7 @@ from typing import Any
 from commands.lightning.trained_model import place_of
 from commands.run.settings import Experiment
 from commands.runs.run_record import read_json
-from datamodules.reading.columns import Columns, reference_columns
+from datamodules.reading.columns import ReferenceColumns
 from datamodules.reading.example import Example
 from datamodules.reading.examples import place_examples
 from datamodules.reading.files import expand_path
@@ -41,7 +41,7 @@ _MANY = 0.05
 
 
 def longest_utterance(experiment: Experiment, base: str) -> int:
-    """Most tokens of a sample: a quarter more than 99 of 100 texts of the reference have, at least 48.
+    """Return the most tokens of a sample: a quarter above the reference's 99th percentile, at least 48.
 
     Formal guarantees:
         The reference is public: before anything starts, a run refuses one that says what a private file does. So
@@ -65,7 +65,7 @@ def longest_utterance(experiment: Experiment, base: str) -> int:
 
 
 def foreign(experiment: Experiment, base: str) -> str | None:
-    """That the base hardly knows the language of the reference, whose words it spells; None where it may know it.
+    """Say that the base hardly knows the language of the reference, whose words it spells; None if it may.
 
     Measured in tokens a word, for the shipped base and SmolLM2-135M: English requests 1.5 and 1.3, reviews 1.8 and 1.3,
     English of computer science 2.6 and 1.4, Spanish 2.6 and 1.8, German 3.1 and 2.2, Japanese 6.3 and 3.7, Russian 10.1
@@ -84,12 +84,12 @@ def foreign(experiment: Experiment, base: str) -> str | None:
         f"the reference has {num_tokens / num_words:.1f} tokens a word for {base}; words that a model knows "
         "have 1 to 2. It spells the others, and what is trained from it invents words, or breaks characters. The "
         "shipped base, SmolLM2-135M and MiniLM, which judges, votes and makes topics, know English alone: for another "
-        "language take a model.base_model of it (with model.lora, if it is large), and such an encoder (docs/guide.md)"
+        "language take a model.base_model of it (with model.lora, if large), and such an encoder (docs/own-model.md)"
     )
 
 
 def unslotted(turns: Iterable[Example], table: SlotTable) -> list[str]:
-    """What the table leaves in public turns: sentences for the console, none where it is little.
+    """Say which names the table does not find in public turns; nothing where they are few.
 
     Of strings without a kind: a number is no name, and one that the utterance does not say is one that a program needs.
     Of strings with one: those that are slots of the tree alone, for the utterance says another form of them, or none.
@@ -122,21 +122,21 @@ def unslotted(turns: Iterable[Example], table: SlotTable) -> list[str]:
         examples = ", ".join(f'"{text}"' for text, _ in left.most_common(3))
         told.append(
             f"{left.total() / num_said:.0%} of the quoted strings that the reference's requests say have no kind in "
-            f"the table of slots, such as {examples}: models are trained on such strings as they are; if they are "
-            "names, say where they stand in a table of your own, model.slots=FILE (docs/guide.md)"
+            f"the table of placeholders, such as {examples}: models are trained on such strings as they are; if they "
+            "are names, say where they stand in a table of your own, model.slots=FILE (docs/systems.md)"
         )
     if in_tree_alone:
         examples = ", ".join(f'"{text}"' for text, _ in Counter(in_tree_alone).most_common(3))
         told.append(
             f"{len(in_tree_alone):,} of {num_slots:,} names in the reference's trees are not found in their request, "
-            f"such as {examples}: they are slots of the tree alone, and where the request says another form of one, "
-            "models are trained on that"
+            f"such as {examples}: they are placeholders of the tree alone, and where the request says another form of "
+            "one, models are trained on that"
         )
     return told
 
 
 def over_long(base: str, max_length: int | None = MAX_LENGTH, task_prefix: bool = True) -> Callable[[Example], bool]:
-    """Whether an utterance alone is longer than a model takes; arguments as those of the model.
+    """Return whether an utterance alone is longer than a model takes; arguments as those of the model.
 
     The tokenizer is loaded when an utterance has more bytes than any model has few tokens, for no token is less.
     """
@@ -164,7 +164,7 @@ def _texts(experiment: Experiment) -> tuple[str, ...]:
     """The first texts of the reference; none without one."""
     if experiment.reference is None:
         return ()
-    columns = reference_columns(Columns.from_config(experiment.data))
+    columns = ReferenceColumns.from_config(experiment.data)
     places = place_examples(expand_path(experiment.reference), "utterance", with_trees=False, columns=columns)
     return tuple(place.turn.utterance for place in islice(places, _TEXTS) if place.turn is not None)
 

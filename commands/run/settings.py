@@ -16,14 +16,14 @@ from datamodules.guards.redaction import Redaction
 from doppel.errors import UserError
 
 #: Keys of ``privacy`` that follow from a field of the experiment.
-DERIVED = {"epochs": "epochs", "scope": "systems", "target_epsilon": "epsilon"}
+DERIVED = {"epochs": "epochs", "scope": "systems", "target_epsilon": "epsilon", "words_noise_multiplier": "words"}
 
 
 @dataclass(frozen=True)
 class Adaptation:
     """Measure whether samples teach a parser a function that its public training data lacks.
 
-    The experiment of Mireshghallah et al., 2023, section 5.4: see ``docs/systems.md``.
+    The experiment of Mireshghallah et al., 2023, section 5.4: see ``docs/reproduce.md``.
 
     Args:
         train: Annotated requests, which are split into a public and a private part.
@@ -102,8 +102,31 @@ class Topics:
             raise UserError(f"topics.num_topics is {self.num_topics}: give at least 2")
 
     def public_texts(self, reference: str | None) -> str | None:
-        """The public file that the codebook is made of beside the over-sample, if any."""
+        """Return the public file that the codebook is made of beside the over-sample, if any."""
         return None if self.texts == "samples" else self.texts or reference
+
+
+@dataclass(frozen=True)
+class Words:
+    """Release the words that private requests say and the reference hardly does: see ``docs/systems.md``.
+
+    Args:
+        noise_multiplier: Noise multiplier of their counts, which are charged to the budget of each system; more of it
+            where they would take more than a tenth of the budget, which is so at ε = 2 and less.
+        per_unit: Words that a unit gives, at most: those of its text that are rarest in the reference for how common
+            they are.
+        vocabulary: Public words, one a line with the number of texts that say it, such as ``taxi 12``; null: 14,835
+            English ones. A word that it lacks is never shown.
+    """
+
+    noise_multiplier: float = 5.0
+    per_unit: int = 2
+    vocabulary: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_shares("words", self.noise_multiplier, 1)
+        if self.per_unit < 1:
+            raise UserError(f"words.per_unit is {self.per_unit}: give at least 1")
 
 
 @dataclass(frozen=True)
@@ -152,6 +175,8 @@ class Experiment:
         reference: Public human requests that samples are compared with: a file, or ``embedded:…``; null: no metrics,
             and a page with samples and privacy only.
         epochs: Epochs by stage; ``labels`` and ``attributes`` default to those of ``one_stage``.
+        effort: Factor of the expected batch size at the same number of steps: as many times the epochs, the compute and
+            the time, for less noise per unit. ``--check`` tells the minutes.
         data: Arguments of the DialogueDataModule, see below.
         model: Arguments of the language models, see below; ``optimizer: {lr: …}`` is AdamW without weight decay.
         sampling: How texts are sampled, see below.
@@ -169,6 +194,8 @@ class Experiment:
         compare_with_private: Also report copies of private training text among samples; these figures are not private.
         labels: Public list of all labels, one a line, for the system ``labels``.
         topics: Settings of the system ``topics``.
+        words: Settings of the words that nobody expected, which each private system with a ``reference`` releases;
+            null: none.
         attributes: Settings of the system ``attributes``; the evaluation then compares attributes of every system with
             the reference.
         evolution: Settings of the system ``evolution``.
@@ -203,6 +230,7 @@ class Experiment:
     write_parses: bool = False
     reference: str | None = None
     epochs: dict[str, float] = field(default_factory=dict)
+    effort: int = 1
     data: Settings = field(default_factory=dict)
     model: Settings = field(default_factory=dict)
     sampling: Settings = field(default_factory=dict)
@@ -218,6 +246,7 @@ class Experiment:
     compare_with_private: bool = False
     labels: str | None = None
     topics: Topics | None = None
+    words: Words | None = field(default_factory=Words)
     attributes: Attributes | None = None
     evolution: Evolution | None = None
     redact: Redaction | None = None
@@ -238,12 +267,18 @@ class Experiment:
         return math.isfinite(self.epsilon)
 
     @property
+    def counted_words(self) -> Words | None:
+        """How words are released that nobody expected; None where they are not."""
+        is_counted = self.is_private and self.reference is not None and self.adaptation is None
+        return self.words if is_counted else None
+
+    @property
     def evolving(self) -> Evolution:
         """How the system ``evolution`` works."""
         return self.evolution or Evolution()
 
     def epochs_of(self, settings: str) -> float:
-        """Epochs of a training.
+        """Return the epochs of a training.
 
         Raises:
             UserError: The experiment does not say.
@@ -255,19 +290,19 @@ class Experiment:
         return self.epochs[name]
 
     def of(self, system: str) -> Experiment:
-        """As one system has it, with ``variants.SYSTEM`` in its sections."""
+        """Return the experiment as one system has it, with ``variants.SYSTEM`` in its sections."""
         parts = {name: getattr(self, name) for name in (*SECTIONS, "stages", "variants")}
         return replace(self, **of_system(parts, system))
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, without what is at its default and without what was used up when it was read."""
-        always, defaults = ("name", "systems", "epsilon", "num_samples"), Experiment(name="")
+        """Return plain values, without defaults and without what was used up when it was read."""
+        always, defaults = ("name", "systems", "epsilon", "num_samples"), dataclasses.asdict(Experiment(name=""))
         values = dataclasses.asdict(self)
-        return {key: value for key, value in values.items() if key in always or value != getattr(defaults, key)}
+        return {key: value for key, value in values.items() if key in always or value != defaults[key]}
 
 
 def systems_of(experiment: Experiment) -> list[System]:
-    """The systems of an experiment, in its order."""
+    """Return the systems of an experiment, in its order."""
     return [system(name) for name in experiment.systems]
 
 

@@ -26,7 +26,7 @@ from datamodules.guards.check import check
 from datamodules.guards.overlap import refuse_private
 from datamodules.guards.redaction import Redaction
 from datamodules.reading.attribute_codes import check_schema
-from datamodules.reading.columns import Columns, check_unit, reference_columns
+from datamodules.reading.columns import Columns, ReferenceColumns, check_unit, reference_columns
 from datamodules.reading.example import Example, Field, Unit
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import expand_path, is_embedded
@@ -80,7 +80,7 @@ class Read:
 
 
 def files_of(experiment: Experiment) -> list[InputFile]:
-    """The table of files that an experiment names; the parser that chooses, and what it learnt from, stand apart."""
+    """Return the files that an experiment names, without the parser that chooses and what it learnt from."""
     data, adaptation, evolution = experiment.data, experiment.adaptation, experiment.evolving
     evolves = "evolution" in experiment.systems
     by_label = "labels" in experiment.systems or (evolves and evolution.per_label)
@@ -97,8 +97,10 @@ def files_of(experiment: Experiment) -> list[InputFile]:
     rows.append(InputFile("reference", experiment.reference, "public", public, truncate=cut))
     rows.append(InputFile("topics.texts", texts_of_topics(experiment), "public", public, truncate=cut))
     attributes = experiment.attributes
+    counted = experiment.counted_words
     others = {
         "labels": experiment.labels if by_label else None,
+        "words.vocabulary": None if counted is None else counted.vocabulary,
         "attributes.schema": None if attributes is None else attributes.schema,
     }
     if evolves:
@@ -269,8 +271,8 @@ def _on_settings(experiment: Experiment) -> list[str]:
 
 
 def public_turns(experiment: Experiment, path: str) -> list[Example]:
-    """Turns of a public file of an experiment, as it reads its reference."""
-    columns = reference_columns(Columns.from_config(experiment.data))
+    """Read the turns of a public file of an experiment, as its reference is read."""
+    columns = ReferenceColumns.from_config(experiment.data)
     return read_examples(expand_path(path), "utterance", columns=columns)
 
 
@@ -296,7 +298,7 @@ def _redactions(experiment: Experiment) -> list[Redaction]:
 
 
 def texts_of_topics(experiment: Experiment) -> str | None:
-    """The public file that topics are made of, if any are."""
+    """Return the public file that topics are made of, if any are."""
     if "topics" not in experiment.systems:
         return None
     return (experiment.topics or Topics()).public_texts(experiment.reference)

@@ -88,7 +88,7 @@ def fit_parser(run: Run, name: str, layer: str, files: list[str] | None = None) 
 
 
 def redaction_files(data: Settings) -> tuple[list[str], str | None]:
-    """Public files that a ranker of words learns of, and the list of hidden words, which may name people."""
+    """Return public files that a ranker of words learns of, and the list of hidden words, which may name people."""
     redaction = Redaction.from_config(data.get("redact"))
     return ([], None) if redaction is None else ([str(path) for _, path, _ in redaction.public_files], redaction.words)
 
@@ -96,8 +96,9 @@ def redaction_files(data: Settings) -> tuple[list[str], str | None]:
 def _derived(run: Run, system: System, stage: str, shares: Shares | Attributes | None) -> Settings:
     """Sections that follow from other fields of the experiment: how long, of whose budget, and what is hidden."""
     experiment = run.experiment
-    epochs = {name: _plain(experiment.epochs_of(name)) for name in system.stages}
+    epochs = {name: _plain(experiment.epochs_of(name) * experiment.effort) for name in system.stages}
     data: Settings = {} if experiment.redact is None else {"redact": experiment.redact.as_dict()}
+    data |= {} if experiment.effort == 1 else {"effort": experiment.effort}
     trainer = {"max_epochs": epochs[stage]}
     if not experiment.is_private:
         return {"trainer": trainer, "data": {"sampling": "shuffle", **data}}
@@ -112,11 +113,13 @@ def _derived(run: Run, system: System, stage: str, shares: Shares | Attributes |
         privacy["histogram_share"] = shares.share
     elif shares is not None:
         privacy["histogram_noise_multiplier"] = shares.noise_multiplier
+    if experiment.counted_words is not None:
+        privacy["words_noise_multiplier"] = experiment.counted_words.noise_multiplier
     return {"trainer": trainer, "data": data, "privacy": privacy}
 
 
 def merged(run: Run, stage: str, changes: Settings, *more: Mapping[str, Any]) -> Settings:
-    """The file of a model, then sections: of the experiment, of the stage, of what the system sets, and more."""
+    """Merge a model's file with sections: of the experiment, of the stage, of what the system sets, and more."""
     experiment = run.experiment
     layers = ({name: getattr(experiment, name) for name in SECTIONS}, experiment.stages.get(stage, {}), changes)
     config = merge(read(experiment, MODEL_FILES[stage]), *map(in_yaml, layers), *more)
@@ -128,7 +131,7 @@ def merged(run: Run, stage: str, changes: Settings, *more: Mapping[str, Any]) ->
 
 
 def grammar_of(config: Settings) -> list[str]:
-    """Files of whose names a model may write."""
+    """Return files of whose names a model may write."""
     return listed(config["model"]["init_args"].get("sampling", {}).get("grammar") or [])
 
 
@@ -163,7 +166,7 @@ def _trained(run: Run, config: Settings) -> Settings:
 
 
 def in_yaml(sections: Mapping[str, Any]) -> Settings:
-    """Sections of an experiment in the shape of LightningCLI's configuration."""
+    """Convert sections of an experiment to LightningCLI's configuration."""
     model = dict(sections.get("model") or {})
     if sections.get("sampling"):
         model["sampling"] = sections["sampling"]

@@ -34,9 +34,8 @@ class StageConfig:
 
     @property
     def data(self) -> dict[str, Any]:
-        """Arguments of the data module; a unit that was not given is an utterance."""
-        given = _arguments(self.content.get("data"))
-        return given if given.get("unit", "") is not None else {**given, "unit": "utterance"}
+        """Arguments of the data module."""
+        return _arguments(self.content.get("data"))
 
     @property
     def privacy(self) -> PrivacyArguments | None:
@@ -50,23 +49,10 @@ class StageConfig:
         return PrivacyArguments(**{k: v for k, v in {"target_epsilon": 8.0, **given}.items() if k in known})
 
     def of_trainer(self, name: str, kind: str = "") -> list[dict[str, Any]]:
-        """Arguments of the ``callbacks`` or the ``logger`` whose class is called ``…kind``."""
+        """Return arguments of the ``callbacks`` or the ``logger`` whose class is called ``…kind``."""
         found = (self.content.get("trainer") or {}).get(name) or []
         entries = [entry for entry in (found if isinstance(found, list) else [found]) if isinstance(entry, dict)]
         return [_arguments(entry) for entry in entries if str(entry.get("class_path")).endswith(kind)]
-
-    def fingerprint(self) -> str:
-        """Digest of the turns that it trained on, taken anew; never to be shown.
-
-        Raises:
-            DataError: The file is gone, or a variable in its path is not set.
-        """
-        from datamodules.guards.selection import Selection
-        from datamodules.reading.columns import Columns
-        from datamodules.reading.files import content_digest, expand_path
-
-        selection, columns = Selection.from_config(self.data), Columns.from_config(self.data)
-        return content_digest(expand_path(self.data["train_path"]), selection, columns)
 
 
 def _arguments(part: Any) -> dict[str, Any]:

@@ -10,10 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.guards.selection import Selection
-from datamodules.reading.columns import Columns
-from datamodules.reading.example import Example, Unit
-from datamodules.reading.examples import read_examples
+from datamodules.reading.example import Example
 from datamodules.text_format import Encoded, TextFormat
 from doppel.console.collection import no_collection
 
@@ -61,15 +58,15 @@ class EncodedExamples:
         return len(self._starts) - 1
 
     def row(self, index: int) -> NDArray[np.int32]:
-        """Token ids of a row."""
+        """Return the token ids of a row."""
         return self.ids[self.offsets[index] : self.offsets[index + 1]]
 
     def rows_of(self, unit: int) -> NDArray[np.int64]:
-        """Rows of a unit, in the order of the file."""
+        """Return the rows of a unit, in the order of the file."""
         return self._by_unit[self._starts[unit] : self._starts[unit + 1]]
 
     def first_units(self, limit: int | None) -> EncodedExamples:
-        """The rows of the first units, at most this many; all for None."""
+        """Return the rows of the first units, at most this many; all for None."""
         if limit is None or limit >= self.num_units:
             return self
         kept = self.unit_index < limit
@@ -83,7 +80,7 @@ class EncodedExamples:
         )
 
     def costs(self, max_rows_per_unit: int) -> NDArray[np.int64]:
-        """Padded tokens that each unit brings to a step, at most: longest row times rows, [num_units]; private."""
+        """Return the most padded tokens of each unit in a step: longest row times rows, [num_units]; private."""
         longest = np.maximum.reduceat(self.lengths[self._by_unit], self._starts[:-1])
         return longest * np.minimum(np.diff(self._starts), max_rows_per_unit)
 
@@ -98,34 +95,9 @@ class EncodedExamples:
         return np.concatenate([[0], np.cumsum(np.bincount(self.unit_index))])
 
 
-def load_encoded(
-    path: str,
-    text_format: TextFormat,
-    unit: Unit | None,
-    selection: Selection | None = None,
-    columns: Columns | None = None,
-    truncate: bool = False,
-) -> EncodedExamples:
-    """Read, select and tokenise the turns of a file. Some thousand turns take a second, and nothing is kept on disk.
-
-    Args:
-        path: As for :func:`datamodules.reading.examples.read_examples`, and likewise ``unit`` and ``columns``.
-        text_format: Text format of the model.
-        selection: What is made of the turns before they are tokenised; None takes all as they are.
-        truncate: As for :func:`encode_examples`.
-
-    Raises:
-        DataError: The input cannot be used, or a turn lacks what the model needs.
-    """
-    selection = selection or Selection()
-    needs = text_format.needs if selection.keep_function is None else ()  # which drops the turns without a tree
-    turns = read_examples(path, unit, needs=needs, columns=columns)
-    return encode_examples(selection.apply(turns, path, unit or "utterance"), text_format, truncate)
-
-
 @no_collection()
 def encode_examples(turns: Sequence[Example], text_format: TextFormat, truncate: bool = False) -> EncodedExamples:
-    """Tokenise turns in batches.
+    """Tokenise turns in batches. Some thousand take a second, and nothing is kept on disk.
 
     Formal guarantees:
         Whether a row is too long, and where it is cut, is a function of this row and the public ``max_length``. A row

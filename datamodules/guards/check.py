@@ -82,7 +82,7 @@ def check(
         if labels is not None and turn.label is not None and turn.label not in labels:
             places_of["unknown"].append(placed.where)
     if not num_turns:
-        raise DataError(f"{path} holds no user turn: give a file with at least one")
+        raise DataError(f"{path} holds no request: give a file with at least one")
     what = {
         "empty": "has no text; such rows are left out",
         "long": "is longer than the model's max_length; "
@@ -97,7 +97,7 @@ def check(
     notes = [f"{places[0]} {what[name]}{count[name]}" for name, places in places_of.items() if places]
     if is_protected and unit == "utterance" and owner is not None:
         notes.append(
-            f"{path} says whose a turn is ({owner}), and data.unit is utterance: each is protected by itself, and "
+            f"{path} says whose a request is ({owner}), and data.unit is utterance: each is protected by itself, and "
             "whoever has k of them by about k times the ε; data.unit=user or dialogue protects all of one together"
         )
     if is_protected and len(units) > 1:

@@ -32,13 +32,7 @@ class Selection:
         the *shuffled rows* as the input (adding or removing one row) and none for the people behind them: the run is a
         diagnostic, for data that may be read, and its samples are not to be released as private.
 
-    Attributes:
-        keep_function: Keep the turns whose tree calls this function: a call head such as ``WeatherQueryApi``, or the
-            start of one and a star, ``EventOnDate*``. None keeps all.
-        keep_share: Keep about this share of the units, in (0, 1], chosen by a hash of their names, or of the content
-            where a unit is an utterance: a small uniform part of a large file, always the same. None keeps all.
-        shuffle_trees: Seed of a permutation of the trees over the utterances; None leaves each with its own.
-        redact: What is hidden of each turn that is kept, in its utterance and tree; None hides nothing.
+    The fields are arguments of :class:`~datamodules.dialogue_data_module.DialogueDataModule`; None changes nothing.
     """
 
     keep_function: str | None = None
@@ -53,7 +47,7 @@ class Selection:
 
     @classmethod
     def from_config(cls, init_args: Mapping[str, Any]) -> Selection:
-        """The selection of a data module, from its arguments in a saved configuration."""
+        """Build the selection of a data module, from its arguments in a saved configuration."""
         values: dict[str, Any] = {field.name: init_args.get(field.name) for field in fields(cls)}
         return cls(**{**values, "redact": Redaction.from_config(values["redact"])})
 
@@ -65,7 +59,7 @@ class Selection:
         return ",".join(f"{name}={value!r}" for name, value in parts.items() if value is not None)
 
     def apply(self, turns: Sequence[Example], path: str, unit: str) -> list[Example]:
-        """The turns that are trained on.
+        """Select the turns that are trained on.
 
         Args:
             turns: All turns of a file.
@@ -88,7 +82,7 @@ class Selection:
                 raise DataError(f"keep_function: {error}") from None
             if not kept:
                 raise DataError(
-                    f"no turn of {path} calls {self.keep_function}: give keep_function a call head of its trees, or "
+                    f"no request of {path} calls {self.keep_function}: give keep_function a call head of its trees, or "
                     "the start of one and a star"
                 )
         if self.redact is not None:
@@ -96,7 +90,9 @@ class Selection:
         if self.shuffle_trees is not None:
             trees = [turn.parse for turn in kept]
             if None in trees:
-                raise DataError(f"a turn of {path} has no tree, so shuffle_trees has nothing to give it: leave it out")
+                raise DataError(
+                    f"a request of {path} has no tree, so shuffle_trees has nothing to give it: leave it out"
+                )
             random.Random(self.shuffle_trees).shuffle(trees)
             kept = [replace(turn, parse=tree) for turn, tree in zip(kept, trees, strict=True)]
         return kept

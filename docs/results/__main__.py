@@ -15,6 +15,7 @@ from commands.page.charts import draw_curves
 from commands.quality import tables
 from commands.quality.frame import pool, read_csv
 from commands.quality.measures import SHOWN, measure
+from doppel.console.plan import MEASURED
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,7 +32,14 @@ PAGES = {
 def written(template: str) -> str:
     """A page, by its template, in which ``table`` and ``value`` read the files: no number is typed twice."""
     made = Environment(loader=FileSystemLoader(HERE), undefined=StrictUndefined, keep_trailing_newline=True)
-    text = made.get_template(template).render(table=table, value=value, gpu_table=gpu_table, inf=math.inf)
+    functions = {
+        "table": table,
+        "value": value,
+        "gpu_table": gpu_table,
+        "gpu_value": gpu_value,
+        "users_table": users_table,
+    }
+    text = made.get_template(template).render(**functions, inf=math.inf)
     return "\n\n".join(map(_wrapped, text.rstrip().split("\n\n"))) + "\n"
 
 
@@ -71,35 +79,83 @@ def value(file: str, metric: str, **settings: Any) -> str:
     return measure(metric).show(own["value"].item(), own["std"].item())
 
 
-def gpu_table(file: str, runs: dict[str, str], metrics: str) -> str:
+def gpu_table(file: str, runs: dict[str, str], metrics: str, minutes: dict[str, str] | None = None) -> str:
     """A table of what ``benchmarks/gpu`` measured, on the second half of the dialogues of ``valid``.
 
     Args:
         file: Of benchmarks/results, without ``.csv``.
-        runs: What a row is called → its runs, a word each: mean ± unbiased standard deviation where they are several.
-            Of ``human`` stand the values of real requests.
+        runs: What a row is called → its runs, as :func:`gpu_value` takes them.
         metrics: Columns, a word each.
+        minutes: What a row is called → CPU minutes, for a column of them.
+    """
+    labels = [*(measure(name).label for name in metrics.split()), *(["CPU minutes"] if minutes else []), "seeds"]
+    lines = ["| | " + " | ".join(labels) + " |", "|---" * (len(labels) + 1) + "|"]
+    for label, words in runs.items():
+        cells = [gpu_value(file, name, words) for name in metrics.split()]
+        cells += [minutes.get(label, "")] if minutes else []
+        cells += ["" if words == "human" else str(len(words.split()))]
+        lines.append(f"| {label} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def gpu_value(file: str, metric: str, runs: str) -> str:
+    """A cell of such a table; a dash where nothing was measured.
+
+    Args:
+        file: Of benchmarks/results, without ``.csv``.
+        metric: Which.
+        runs: A word each: mean ± unbiased standard deviation where they are several. Of ``human`` stand the values of
+            real requests.
     """
     own = pd.read_csv(HERE.parents[1] / "benchmarks" / "results" / f"{file}.csv")
     own = own[own["reference"] == "second half of valid"]
-    names = metrics.split()
-    lines = [
-        "| | " + " | ".join([*(measure(name).label for name in names), "n"]) + " |",
-        "|---" * (len(names) + 2) + "|",
-    ]
-    for label, words in runs.items():
-        cells, count = [], len(words.split())
-        for name in names:
-            if words == "human":
-                key = f"human_{name}" if f"human_{name}" in set(own["metric"]) else f"reference_{name}"
-                found = own[own["metric"] == key]["value"].head(1)
-            else:
-                found = own[own["run"].isin(words.split()) & (own["metric"] == name)]["value"]
-                if len(found) not in (0, count):
-                    raise ValueError(f"{file}.csv has {len(found)} values of {name} for the runs {words}")
-            cells.append("–" if found.empty else measure(name).show(found.mean(), found.std()))
-        lines.append(f"| {label} | " + " | ".join(cells) + f" | {'' if words == 'human' else count} |")
+    words = runs.split()
+    if runs == "human" and runs not in set(own["run"]):
+        key = f"human_{metric}" if f"human_{metric}" in set(own["metric"]) else f"reference_{metric}"
+        found = own[own["metric"] == key]["value"].head(1)
+    else:
+        found = own[own["run"].isin(words) & (own["metric"] == metric)]["value"]
+        if len(found) not in (0, len(words)):
+            raise ValueError(f"{file}.csv has {len(found)} values of {metric} for the runs {runs}")
+    return "–" if found.empty else measure(metric).show(found.mean(), found.std())
+
+
+def users_table() -> str:
+    """The runs that ``python cli.py plan`` names: how near samples come by the number of requests and the batch."""
+    of = ("mauve_minilm", "mauve_smollm2_135m", "fluency", "word_overlap")
+    labels = ["data", "system", "N", "B", "steps", *(measure(name).label for name in of), "seeds"]
+    lines = ["| " + " | ".join(labels) + " |", "|---|---|" + "---:|" * (len(labels) - 2)]
+    for data, rows in pd.read_csv(MEASURED).groupby("data", sort=False):
+        for _, row in rows.iterrows():
+            sizes = [f"{row[name]:,}" for name in ("num_units", "batch_size", "steps")]
+            found = [measure(name).show(row[name]) for name in of]
+            lines.append("| " + " | ".join([data, row["system"], *sizes, *found, str(row["seeds"])]) + " |")
+        human = [measure(name).show(rows[f"human_{name}"].iloc[-1]) for name in of[:-1]]
+        lines.append("| " + " | ".join([data, "real requests", "", "", "", *human, "–", ""]) + " |")
     return "\n".join(lines)
+
+
+def draw_users(frame: pd.DataFrame) -> Figure:
+    """MAUVE against the number of requests, a line for each data set, system and machine; real requests are dotted."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    colors = {data: f"C{place}" for place, data in enumerate(frame["data"].unique())}
+    ticks = [2000, 5000, 10000, 20000, 40000]
+    for axes, name in zip(figure.subplots(1, 2), ("mauve_minilm", "mauve_smollm2_135m"), strict=True):
+        for (data, system, machine), line in frame.groupby(["data", "system", "machine"], sort=False):
+            batches = " to ".join(
+                f"{batch:,}" for batch in sorted({line["batch_size"].min(), line["batch_size"].max()})
+            )
+            style = "s--" if system == "two_stage" else "o-" if "NVIDIA" in machine else "o--"
+            label = f"{data}, {system}, B = {batches}"
+            axes.plot(line["num_units"], line[name], style, color=colors[data], label=label)
+            axes.axhline(line[f"human_{name}"].iloc[-1], color=colors[data], linestyle=":", linewidth=1)
+        axes.set(xscale="log", ylim=(0, 1), xlabel="private requests N", ylabel=measure(name).label)
+        axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+        axes.minorticks_off()
+    axes.legend(fontsize=7, loc="lower right")
+    return figure
 
 
 def _chosen(file: str, settings: dict[str, Any]) -> pd.DataFrame:
@@ -114,6 +170,7 @@ def main() -> None:
     """Write the pages and their figures."""
     for page, template in PAGES.items():
         page.write_text(written(template), encoding="utf-8")
+    draw_users(pd.read_csv(MEASURED)).savefig(HERE / "users.png", dpi=110, bbox_inches="tight")
     best = read_csv(HERE / "smcalflow-best-small.csv")
     of = ["mauve_minilm", "mauve_smollm2_135m", "word_overlap", "parsed_chi_square", "parsed_function_overlap"]
     shown = best["setting"].isna() & best["system"].isin(["one_stage", "two_stage"]) & best["metric"].isin(of)

@@ -17,11 +17,19 @@ from doppel.console.errors import NearestKey
 from doppel.errors import UserError
 
 
-class _HelpFormatter(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
-    """Keeps the paragraphs of a docstring, and calls a path a path."""
+class HelpFormatter(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Keeps the paragraphs of a docstring; an option says that it is required, or its default, and no type."""
 
-    def _expand_help(self, action: argparse.Action) -> str:
-        return super()._expand_help(action).replace("<class 'Path'>", "Path")
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text = re.sub(r" ?Default(?:s to|:) ``[^`]*``\.?", "", action.help or "")  # Lightning's own, told below
+        text = re.sub(r":\w+:`~?(?:\w+\.)*(\w+)`", r"\1", text).replace("``", "`")
+        if action.required:
+            return f"{text} (required)"
+        is_bare = action.nargs == 0 or action.default in (None, [], {}, argparse.SUPPRESS)  # a flag, or no default
+        return text if is_bare or "class_path" in str(action.default) else f"{text} (default: %(default)s)"
+
+    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
+        return super()._format_args(action, default_metavar).replace(",null}", "}")
 
 
 class CommandParser(NearestKey, ArgumentParser):
@@ -36,18 +44,25 @@ class CommandParser(NearestKey, ArgumentParser):
 
 
 def load(target: str) -> Callable[..., int | None]:
-    """The function that ``"module:function"`` names."""
+    """Return the function that ``"module:function"`` names."""
     module, _, name = target.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
 def reads_words(function: Callable[..., int | None]) -> bool:
-    """Whether a command reads its words itself: its one parameter is called ``argv``."""
+    """Return whether a command reads its words itself: its one parameter is called ``argv``."""
     return list(inspect.signature(function).parameters) == ["argv"]
 
 
+def command_help(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return what a parser tells of a command: the text of its docstring, and below the options its examples."""
+    docstring = _docstring(function)
+    examples = "".join(f"\nexample:\n{example.description}\n" for example in docstring.examples)
+    return {"description": docstring.description, "epilog": examples}
+
+
 def command_parser(function: Callable[..., Any], prog: str) -> CommandParser:
-    """The parser of a command.
+    """Build the parser of a command.
 
     Parameters before ``*`` are positional, in their order; those behind it are options, ``num_samples`` as
     ``--num-samples``. What has no default is required. ``list[T]`` takes several words and an option of it may be
@@ -58,10 +73,9 @@ def command_parser(function: Callable[..., Any], prog: str) -> CommandParser:
         function: The command.
         prog: What a user types before its arguments.
     """
-    docstring = docstring_parser.parse(inspect.getdoc(function) or "", docstring_parser.DocstringStyle.GOOGLE)
-    helps = {p.arg_name: " ".join((p.description or "").split()) for p in docstring.params}
+    helps = {p.arg_name: " ".join((p.description or "").split()) for p in _docstring(function).params}
     hints = get_type_hints(function)
-    parser = CommandParser(prog=prog, description=docstring.description, formatter_class=_HelpFormatter)
+    parser = CommandParser(prog=prog, formatter_class=HelpFormatter, **command_help(function))
     for parameter in inspect.signature(function).parameters.values():
         name, hint, default = parameter.name, hints[parameter.name], parameter.default
         is_option, is_required = parameter.kind is parameter.KEYWORD_ONLY, default is parameter.empty
@@ -118,6 +132,10 @@ def check_options(function: Callable[..., Any], values: Mapping[str, Any], way: 
         if name not in takes and values[name] != parameter.default:
             option = f"--{name.replace('_', '-')}" if parameter.kind is parameter.KEYWORD_ONLY else name.upper()
             raise UserError(f"{option} does not belong to {way}: leave it out")
+
+
+def _docstring(function: Callable[..., Any]) -> docstring_parser.Docstring:
+    return docstring_parser.parse(inspect.getdoc(function) or "", docstring_parser.DocstringStyle.GOOGLE)
 
 
 def _item(hint: Any) -> Any:

@@ -18,10 +18,12 @@ SITE = "DOPPEL_LEDGER"
 
 
 def ledger(run_dir: Path | None = None, *, json: bool = False) -> None:
-    """What a run has spent, per mechanism and composed.
+    """Print what a run has spent, per mechanism and composed.
 
-    Print every mechanism, every scope (a released system) against its target, and everything composed. Reads only;
-    steps that a crash rolled back stay spent.
+    Each budget (a released system) stands against its target. Reads only; steps that a crash rolled back stay spent.
+
+    Example:
+        doppel ledger runs/mine
 
     Args:
         run_dir: Run folder, a stage folder in it, or the ledger file; left out, the one that DOPPEL_LEDGER names.
@@ -35,7 +37,7 @@ def ledger(run_dir: Path | None = None, *, json: bool = False) -> None:
 
 
 def find(run_dir: Path | None, site: str | None = None) -> Path:
-    """The ledger file of a run folder, of a stage folder inside one, or the file itself.
+    """Find the ledger of a run folder, of a stage folder inside one, or the file itself.
 
     Args:
         run_dir: The place; None: the ledger that serves a whole site.
@@ -72,7 +74,7 @@ def find(run_dir: Path | None, site: str | None = None) -> Path:
 
 
 def tables(summary: dict[str, Any]) -> str:
-    """The summary for people."""
+    """Render the summary for people."""
     mechanisms = [
         {
             "mechanism": m["id"],
@@ -90,7 +92,7 @@ def tables(summary: dict[str, Any]) -> str:
     ]
     scopes = [
         {
-            "scope": name,
+            "budget": name,
             "unit": s["unit"],
             "epsilon": "NOT PRIVATE" if s["epsilon"] is None else f"{s['epsilon']:.3f}",
             "target": f"{s['target_epsilon']:g}",

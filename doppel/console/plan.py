@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 import re
 import struct
@@ -25,12 +26,22 @@ from doppel.privacy.accounting import (
 from doppel.privacy.spec import DPPlan, note_on_delta, usual_batch_size
 from doppel.privacy.spec import plan as make_plan
 
-#: Measured runs: noise of all steps over the largest possible signal, the run, its MAUVE (MiniLM) (one-stage with the
-#: shipped base; ``docs/results/judged.csv``, ``docs/results/small-data.csv``).
-_MEASURED = ((0.60, "10,060 requests at ε = 3", 0.71), (3.04, "2,000 requests at ε = 3", 0.385))
-#: A third of the least noise that was measured, and the most.
-_LEAST, HOPELESS = 0.2, 3.1
+#: Measured runs of the shipped base, of one-stage and two-stage: N, B, steps, noise of all steps over the largest
+#: possible signal, MAUVE, machine, commit and command. The pages of docs read it too.
+MEASURED = Path(__file__).with_name("measured.csv")
+
+
+def measured_runs() -> list[dict[str, str]]:
+    """Return the rows of :data:`MEASURED`."""
+    with MEASURED.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+_RUNS = [row for row in measured_runs() if row["system"] == "one_stage"]
+#: The least and the most noise of a measured run.
+_LEAST, HOPELESS = (bound(float(row["noise_over_training"]) for row in _RUNS) for bound in (min, max))
 _LESS = "More units, a larger epsilon or batch, or fewer trained parameters (lora)"
+_NEXT = "next: `run EXPERIMENT RUN_DIR --check` plans the same for your files, and estimates the time"
 _BASE = Path("models/base")
 #: Matrices that get no adapters.
 _NO_BLOCK = re.compile(r"embed|lm_head|\bw[tp]e\b")
@@ -50,14 +61,15 @@ def plan(
     lora: int | None = None,
     json: bool = False,
 ) -> None:
-    """What a private run would need and promise, before anything is spent.
+    """Print what a private run needs and guarantees, before anything is spent.
 
-    Print the noise multiplier, sample rate, steps and delta of a private run, and the noise that training will
-    feel, and name the nearest measured run. Nothing is spent and no data are read.
+    Noise multiplier, sample rate, steps and delta, the noise that training will feel, and the nearest measured run.
+    Nothing is spent and no data are read. noise-to-signal = sigma * sqrt(d) / B for d trained parameters: the norm of
+    one step's noise, sigma*C*sqrt(d)/B, over C, the largest norm that the averaged gradient can have (reached when all
+    clipped gradients agree, so it is a lower bound on the true ratio). Compare plans by it.
 
-    noise-to-signal = sigma * sqrt(d) / B for d trained parameters: the norm of one step's noise,
-    sigma*C*sqrt(d)/B, over the largest norm that the averaged gradient can have, C (reached when all clipped
-    gradients agree, so it is a lower bound on the true ratio). The clipping norm C cancels. Compare plans by it.
+    Example:
+        python cli.py plan --num-units 10000 --epochs 3 --target-epsilon 8
 
     Args:
         num_units: Units N in the private data.
@@ -87,7 +99,7 @@ def plan(
 
 
 def num_parameters_of(base: Path, lora: int | None = None) -> int:
-    """Trained weights of a model in a folder, from the heads of its safetensors files alone.
+    """Count the trained weights of a model in a folder, from the heads of its safetensors files alone.
 
     Args:
         base: The folder.
@@ -124,29 +136,34 @@ def _trained(name: str, shape: list[int], lora: int | None) -> int:
 
 
 def in_words(noise_over_training: float) -> str:
-    """Compare a plan with the nearest measured run, and say what lowers the noise.
+    """Compare a plan with the nearest measured run of each data set, and say what lowers the noise.
 
     Args:
         noise_over_training: Norm of the noise of all steps over the largest possible signal.
     """
-    noise, run, mauve = min(_MEASURED, key=lambda measured: abs(math.log(noise_over_training / measured[0])))
-    told = f"The nearest measured run, {run} ({noise:.2g} times), reached a MAUVE (MiniLM) of {mauve:.2g}"
-    told += " (real requests .97)"
+    nearest: dict[str, dict[str, str]] = {}
+    for row in sorted(_RUNS, key=lambda row: -abs(math.log(noise_over_training / float(row["noise_over_training"])))):
+        nearest[row["data"]] = row
+    told = "The nearest measured runs, one-stage at ε = 3, by MAUVE (MiniLM): " + ", ".join(
+        f"{int(row['num_units']):,} requests of {data} ({float(row['noise_over_training']):.2g} times) "
+        f"{float(row['mauve_minilm']):.2f}, real ones {float(row['human_mauve_minilm']):.2f}"
+        for data, row in nearest.items()
+    )
     size = f"{noise_over_training:.2g} times the largest possible signal"
     if noise_over_training > HOPELESS:
-        size = f"hopeless: {size}, more than in any measured run, so samples are those of the base"
-    elif noise_over_training <= _LEAST:
+        size = f"hopeless: {size}, more than in any measured run"
+    elif noise_over_training < _LEAST:
         told += "; what less noise gives is not measured"
     return f"The noise is {size}. {told}. {_LESS} lower it."
 
 
 def over_training(spec: DPPlan, num_parameters: int) -> float:
-    """Norm of the noise of all steps over the largest signal."""
+    """Return the norm of the noise of all steps over the largest signal."""
     return spec.noise_multiplier * math.sqrt(num_parameters) / spec.expected_batch_size / math.sqrt(spec.steps)
 
 
 def report(spec: DPPlan, num_parameters: int | None = None) -> dict[str, Any]:
-    """The plan as a JSON-ready dictionary.
+    """Return the plan as a JSON-ready dictionary.
 
     Args:
         spec: The plan.
@@ -191,7 +208,7 @@ def report(spec: DPPlan, num_parameters: int | None = None) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The plan for people, with the epsilon of the accountants of dp-accounting at the chosen sigma."""
+    """Render the plan for people, with the epsilon of the accountants of dp-accounting at the chosen sigma."""
     steps = f"{result['steps']:,}"
     if len(result["stage_steps"]) > 1:
         steps += f"  ({' + '.join(format(n, ',') for n in result['stage_steps'])})"
@@ -220,4 +237,5 @@ def table(result: dict[str, Any]) -> str:
             rows.append((f"epsilon by {accountant}", f"{epsilon:.3f}"))
     width = max(len(name) for name, _ in rows)
     lines = [f"{name:<{width}}  {value}" for name, value in rows]
-    return "\n".join([*lines, *(f"warning: {note}" for note in result["warnings"]), result["verdict"]])
+    lines += [*(f"warning: {note}" for note in result["warnings"]), result["verdict"], _NEXT]
+    return "\n".join(lines)

@@ -51,7 +51,9 @@ class SlotTable:
 
     def __init__(self, content: Any, where: Path) -> None:
         if not isinstance(content, dict) or not content:
-            raise DataError("no table of slots: write `person: {in: [PersonName.apply], fill: person}`", about=where)
+            raise DataError(
+                "no table of placeholders: write `person: {in: [PersonName.apply], fill: person}`", about=where
+            )
         names: dict[str, list[str]] = {}
         self._values: dict[str, tuple[str, ...]] = {}
         self._fillers: dict[str, Callable[[random.Random], tuple[str, str]]] = {}
@@ -77,7 +79,7 @@ class SlotTable:
         self.digest_with_values = _digest([names, fills, self._values])
 
     def draw(self, rng: random.Random, kind: str) -> str:
-        """A public value of a kind."""
+        """Return a public value of a kind."""
         if kind in self._fillers:
             return self._fillers[kind](rng)[0]
         values = self._values[kind]
@@ -86,7 +88,7 @@ class SlotTable:
 
 @lru_cache(maxsize=8)
 def slot_table(name: str) -> SlotTable:
-    """The shipped table, or one of a YAML file.
+    """Return the shipped table, or one of a YAML file.
 
     Args:
         name: ``shipped`` or a path.
@@ -99,7 +101,7 @@ def slot_table(name: str) -> SlotTable:
     else:
         where = Path(name)
         if not where.is_file():
-            raise DataError(f"no table of slots there: give a YAML file, or {SHIPPED!r}", about=where)
+            raise DataError(f"no table of placeholders there: give a YAML file, or {SHIPPED!r}", about=where)
     return SlotTable(read_yaml(where), where)
 
 
@@ -113,7 +115,7 @@ def _is_texts(value: object) -> bool:
 
 def _read_values(path: Path) -> tuple[str, ...]:
     if not path.is_file():
-        raise DataError("no values for slots there: give a text file with one value a line", about=path)
+        raise DataError("no values for placeholders there: give a text file with one value a line", about=path)
     values = tuple(read_list(path))
     if not values:
         raise DataError("no value in it: write one a line", about=path)

@@ -59,7 +59,7 @@ class SlotKinds:
     def __init__(self, names: Mapping[str, Sequence[str]]) -> None:
         for kind in names:
             if not _IS_KIND(kind):
-                raise ValueError(f"the kind {kind!r} of slots is not a word of lower-case letters a to z")
+                raise ValueError(f"the kind {kind!r} of placeholders is not a word of lower-case letters a to z")
         self.names = {kind: tuple(of_kind) for kind, of_kind in names.items()}
         self._paths = [(kind, name.split("/")[::-1]) for kind, of_kind in self.names.items() for name in of_kind]
         self._depth = max((len(path) for _, path in self._paths), default=1)
@@ -194,7 +194,7 @@ def _replace(utterance: str, values: Mapping[str, str]) -> str:
 
 
 def slots_of(text: str, kinds: SlotKinds) -> list[str]:
-    """The distinct slots of an utterance or a tree, in the order of the text."""
+    """Return the distinct slots of an utterance or a tree, in the order of the text."""
     return list(dict.fromkeys(_slot(match) for match in kinds.slot.finditer(text)))
 
 
@@ -236,7 +236,7 @@ def _spelling(value: str) -> str:
 
 
 def distinct_values(draw: Callable[[str], str], taken: Iterable[str] = (), tries: int = 20) -> Callable[[str], str]:
-    """A function that gives each slot one value, and two slots the same one only if no other is drawn in some tries.
+    """Return a function that gives each slot one value, and no two slots the same one, unless some tries fail.
 
     Args:
         draw: Draws a value of a kind.

@@ -86,7 +86,7 @@ class MechanismRecord:
         return float(self.fields["sample_rate"]), float(self.fields["noise_multiplier"])
 
     def mechanism(self, steps: int | None = None) -> Mechanism:
-        """What was spent so far, or so many `steps`."""
+        """Return what was spent so far, or so many `steps`."""
         return Mechanism(*self.key, self.done_steps if steps is None else steps)
 
 
@@ -122,26 +122,26 @@ class LedgerFile:
         self._damage: LedgerError | None = None
 
     def of_scope(self, scope: str) -> list[MechanismRecord]:
-        """Mechanisms of a scope in the order of their opening."""
+        """Return the mechanisms of a scope in the order of their opening."""
         return [record for record in self.mechanisms.values() if record.scope == scope]
 
     def spent(self, *scopes: str) -> list[Mechanism]:
-        """What was spent in scopes."""
+        """Return what was spent in scopes."""
         return [record.mechanism() for scope in scopes for record in self.of_scope(scope)]
 
     def promise(self, scope: str) -> PrivacyBudget:
-        """What a scope may spend.
+        """Return the budget of a scope.
 
         Raises:
             LedgerError: There is no such scope.
         """
         if scope not in self.promises:
             known = ", ".join(self.promises) or "none"
-            raise LedgerError(f"no scope {scope!r}; the ledger has: {known}.", about=self.path)
+            raise LedgerError(f"no budget {scope!r}; the ledger has: {known}.", about=self.path)
         return self.promises[scope]
 
     def mechanism(self, mechanism_id: str) -> MechanismRecord:
-        """A mechanism that was opened.
+        """Return a mechanism that was opened.
 
         Raises:
             LedgerError: There is no such mechanism.
@@ -276,7 +276,7 @@ class LedgerFile:
             case "budget":
                 declared = self.of_scope(record["scope"])
                 if any(known.done_steps for known in declared):
-                    raise self._damaged("it changes what a scope may spend that has spent some of it")
+                    raise self._damaged("it changes what a budget may spend that has spent some of it")
                 for known in declared:
                     del self.mechanisms[known.id]
                 terms = {own.name: record[own.name] for own in fields(PrivacyBudget)}

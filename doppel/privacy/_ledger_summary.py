@@ -65,8 +65,8 @@ def compose(file: LedgerFile, scopes: Sequence[str]) -> tuple[float, float, Acco
     promises = [file.promise(scope) for scope in scopes]
     if len(units := sorted({promise.unit for promise in promises})) > 1:
         raise LedgerError(
-            f"The scopes protect different units ({', '.join(units)}): each scope's (epsilon, delta) holds by itself, "
-            "and none is stated for all of them together."
+            f"The budgets protect different units ({', '.join(units)}): each budget's (epsilon, delta) holds by "
+            "itself, and none is stated for all of them together."
         )
     accountants = {promise.accountant for promise in promises}
     accountant = accountants.pop() if len(accountants) == 1 else "pld"

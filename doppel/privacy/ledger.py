@@ -66,7 +66,7 @@ class Ledger:
         self._known_to_fit: dict[tuple[str, PrivacyBudget], Counter[tuple[float, float]]] = {}
 
     def exists(self) -> bool:
-        """Whether there is a ledger."""
+        """Return whether there is a ledger."""
         return bool(self._prefix) or self.path.exists()
 
     @property
@@ -76,20 +76,20 @@ class Ledger:
         return {name: record for name, record in self._file.mechanisms.items() if name.startswith(self._prefix)}
 
     def mechanism_id(self, scope: str, stage: str) -> str:
-        """What the file calls a stage of this run."""
+        """Return what the file calls a stage of this run."""
         return f"{self._prefix}{scope}/{stage}"
 
     def spent(self, scope: str) -> list[MechanismRecord]:
-        """Mechanisms of a scope that have spent a step; none where the scope is not on file."""
+        """Return mechanisms of a scope that have spent a step; none where the scope is not on file."""
         return [own for own in self.mechanisms.values() if own.scope == self._prefix + scope and own.done_steps]
 
     def releases(self, mechanism_id: str) -> list[Release]:
-        """What a mechanism has released, in order; nothing of one that is not on file."""
+        """Return the releases of a mechanism, in order; nothing of one that is not on file."""
         known = self.mechanisms.get(mechanism_id)
         return [] if known is None else list(known.releases)
 
     def unpaid_reason(self, sha256: str, scope: str) -> str | None:
-        """Why no mechanism of a scope has released the file of this SHA-256; None if one has."""
+        """Return why no mechanism of a scope has released the file of this SHA-256; None if one has."""
         paid = [
             record.scope.removeprefix(self._prefix)
             for record in self.mechanisms.values()
@@ -98,7 +98,7 @@ class Ledger:
         if scope in paid:
             return None
         if paid:
-            return f"scope {paid[0]!r} has paid for it, not {scope!r}"
+            return f"it was charged to budget {paid[0]!r}, not {scope!r}"
         return f"{self.path} has no release of it: no private training of this ledger has saved it as it is"
 
     def open(
@@ -216,7 +216,7 @@ class Ledger:
                 self._file.append({"type": "release", "mechanism": mechanism_id, "steps": steps, **told})
 
     def remaining(self, mechanism_id: str, later: Sequence[Mechanism] = ()) -> int:
-        """Steps of this mechanism that still fit into its scope's budget, counted up to its planned steps.
+        """Return steps of this mechanism that still fit into its scope's budget, counted up to its planned steps.
 
         Nothing is held back for trainings of the scope that have not run yet: they end earlier.
 
@@ -226,9 +226,9 @@ class Ledger:
         """
         self._file.refresh()
         record = self._file.mechanism(mechanism_id)
-        made = {other.key for other in self._file.of_scope(record.scope) if other.done_steps}
-        waiting = [m for m in later if (m.sample_rate, m.noise_multiplier) not in made]
-        spent = [*self._file.spent(record.scope), *waiting]
+        made = Counter(other.key for other in self._file.of_scope(record.scope) if other.done_steps)
+        waiting = Counter((m.sample_rate, m.noise_multiplier) for m in later) - made  # of equal ones, so many
+        spent = [*self._file.spent(record.scope), *(Mechanism(*key, count) for key, count in waiting.items())]
         return self._file.promise(record.scope).remaining_steps(spent, *record.key, limit=record.planned_steps)
 
     def caveat(self, scope: str, text: str, voids: bool) -> None:
@@ -246,12 +246,12 @@ class Ledger:
                 self._file.append({"type": "caveat", "scope": scope, "text": text, "voids": voids})
 
     def voids(self, scope: str) -> list[str]:
-        """What voids the epsilon of a scope, in words; none of it may be stated where there is any."""
+        """Return what voids the epsilon of a scope, in words; none of it may be stated where there is any."""
         self._file.refresh()
         return [text for text, voids in self._file.caveats.get(self._prefix + scope, ()) if voids]
 
     def epsilon(self, scope: str | None = None) -> float:
-        """Epsilon that the mechanisms of a scope have spent so far, which `voids` may void.
+        """Return epsilon that the mechanisms of a scope have spent so far, which `voids` may void.
 
         Args:
             scope: One released system, at its own delta and accountant; None composes everything in the file, other
@@ -265,7 +265,7 @@ class Ledger:
         return compose(self._file, scopes)[0] if scopes else 0.0
 
     def summary(self, voids: Mapping[str, Sequence[str]] = MappingProxyType({})) -> dict[str, Any]:
-        """Everything on file, ready for JSON, see :func:`~doppel.privacy._ledger_summary.summarise`.
+        """Return everything on file, ready for JSON, see :func:`~doppel.privacy._ledger_summary.summarise`.
 
         Args:
             voids: What else voids the epsilon of a scope, in words that end a sentence: what is not on file, such as
@@ -307,7 +307,7 @@ class Ledger:
         if now == 0:
             how = "This release alone costs more than the whole budget: raise its target, or give it more noise."
         raise BudgetExceededError(
-            f"one more step of {record.id!r} would take scope {record.scope!r} from epsilon {now:.6g} to {after:.6g}, "
+            f"one more step of {record.id!r} would take budget {record.scope!r} from epsilon {now:.6g} to {after:.6g}, "
             f"past its target {promise.target_epsilon:g} (delta {promise.delta:.3g}, {promise.accountant}). Nothing "
             f"was spent. {how}",
             about=self.path,
@@ -321,11 +321,11 @@ class Ledger:
             how = (
                 f"for other private data, or with another key of fingerprints than {key_path()}: restore the private "
                 "file; on another machine, copy the key of the one where the run began there, or name it by "
-                "DOPPEL_KEY. Other data need a scope of their own, and spend on top of this one."
+                "DOPPEL_KEY. Other data need a budget of their own, and spend on top of this one."
             )
         else:
             how = (
                 f"with {changed} = {known.get(changed)!r}, now {asked[changed]!r} is asked. Restore the old value to "
-                "continue it; a training under other terms needs a scope of its own, and spends on top of this one."
+                "continue it; a training under other terms needs a budget of its own, and spends on top of this one."
             )
         raise LedgerError(f"{what} was opened {how}", about=self.path)

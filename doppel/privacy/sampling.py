@@ -17,8 +17,8 @@ class PoissonSampler:
     A batch is a function of the step. It may be empty. Units are numbered 0 ≤ unit < ``num_units``.
 
     Formal guarantees:
-        The Poisson-subsampled Gaussian mechanism (Mironov et al., 2019, section 3) asks that each unit take part in
-        each step by a coin of its own, with the same probability q, unseen by the reader. The coins are 63 bits each of
+        The Poisson-subsampled Gaussian mechanism (Mironov et al., 2019, section 3) asks for Poisson sampling: each
+        step includes each unit independently, with the same probability q, unseen by the reader. A draw is 63 bits of
         a cryptographic stream that is keyed from a secret (the operating system's entropy, new in each process) and the
         step, whose number must not be used twice. Batches are neither capped nor topped up: their size is
         Binomial(N, q), and empty ones take their noise and are accounted, for skipping them would tell of the data.
@@ -67,7 +67,7 @@ class PoissonSampler:
         return self.steps_per_epoch
 
     def units_at(self, step: int) -> list[int]:
-        """The units of a step's batch, ascending; equal on ranks that share the secret.
+        """Return the units of a step's batch, ascending; equal on ranks that share the secret.
 
         Args:
             step: Number of the optimiser step, counted from 0 over the whole run.
@@ -87,5 +87,5 @@ class PoissonSampler:
         self._secret.share(broadcast)
 
     def fingerprint(self) -> str:
-        """Equal on ranks that draw the same batches; of no use to guess them, but not to be written anywhere."""
+        """Return a digest that is equal on ranks that draw the same batches; it must not be written anywhere."""
         return f"{self._secret.derive('fingerprint'):x} {self!r}"

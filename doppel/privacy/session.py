@@ -57,7 +57,7 @@ def last_step(privacy: PrivacyArguments, wanted: int, done: int, affordable: int
     remaining = wanted - done
     if affordable == 0 and remaining > 0:
         raise BudgetExceededError(
-            f"the ledger {privacy.ledger_path} has no step left for scope {privacy.scope!r} (target ε = "
+            f"the ledger {privacy.ledger_path} has no step left for budget {privacy.scope!r} (target ε = "
             f"{privacy.target_epsilon:g}): use the model that is there; another training on the same people would "
             "spend on top of it"
         )
@@ -99,11 +99,11 @@ class PrivateSession:
         """
         why = self.ledger.unpaid_reason(sha256_of(path), self.privacy.scope)
         if state["mechanism_id"] != self.mechanism_id:
-            why = f"its steps were paid as {state['mechanism_id']}, and this training is {self.mechanism_id}"
+            why = f"its steps were charged as {state['mechanism_id']}, and this training is {self.mechanism_id}"
         if why is not None:
             raise PrivateTrainingError(
-                f"training cannot go on from this checkpoint: {why}; give the run folder, scope and stage that it was "
-                "begun in, with their ledger"
+                f"training cannot resume from this checkpoint: {why}; give the run folder, budget (privacy.scope) and "
+                "stage that it was begun in, with their ledger"
             )
 
     def open(self, data: Any, planned_steps: int, origins: Sequence[Mapping[str, Any]], is_resumed: bool) -> int:
@@ -138,13 +138,13 @@ class PrivateSession:
             self.ledger.caveat(privacy.scope, text, voids=voids)
         if self.num_spent and not is_resumed:
             log.warning(
-                "the ledger %s has %d steps of %s, and this training begins anew: it pays on top of them. "
-                "--ckpt_path last goes on from a checkpoint, where there is one",
+                "the ledger %s has %d steps of %s, and this training begins anew: it is charged on top of them. "
+                "--ckpt_path last resumes from a checkpoint, where there is one",
                 self.ledger.path,
                 self.num_spent,
                 self.mechanism_id,
             )
-        return self.ledger.remaining(self.mechanism_id, later=self.plan.histogram)
+        return self.ledger.remaining(self.mechanism_id, later=self.plan.releases)
 
     @property
     def num_spent(self) -> int:
@@ -157,7 +157,7 @@ class PrivateSession:
         return math.inf if self.ledger.voids(self.privacy.scope) else self.ledger.epsilon(self.privacy.scope)
 
     def metrics(self) -> dict[str, float]:
-        """``dp/…``: they follow public numbers, and may be logged."""
+        """Return the metrics ``dp/…``, which follow public numbers and may be logged."""
         return {
             "dp/epsilon": self.epsilon,
             "dp/delta": self.plan.budget.delta,
@@ -167,13 +167,13 @@ class PrivateSession:
         }
 
     def statement(self, wanted_steps: int | None = None) -> list[str]:
-        """The guarantee in two lines: what a training of so many steps aims at, or, without a number, what is spent."""
+        """State the guarantee in two lines: of a training of so many steps, or, without a number, what is spent."""
         scope, plan, target = self.privacy.scope, self.plan, self.privacy.target_epsilon
         if void := self.ledger.voids(scope):
-            return [f"NOT PRIVATE, scope {scope!r}: {'; '.join(void)}"]
+            return [f"NOT PRIVATE, budget {scope!r}: {'; '.join(void)}"]
         epsilon = f"spent ε = {self.epsilon:.3f} of {target:g}" if wanted_steps is None else f"target ε = {target:g}"
         return [
-            f"PRIVATE, scope {scope!r}: {epsilon} at δ = {plan.budget.delta:.3g}",
+            f"PRIVATE, budget {scope!r}: {epsilon} at δ = {plan.budget.delta:.3g}",
             f"  for one {plan.budget.unit} more or less; N = {plan.num_units}, σ = {plan.noise_multiplier:.4g}, "
             f"{self.num_spent if wanted_steps is None else wanted_steps} steps of ~{plan.expected_batch_size}",
         ]
@@ -216,10 +216,10 @@ def notes_on_origins(ledger: Ledger, scope: str, origins: Sequence[Mapping[str, 
                 text = f"{start}, which was trained without privacy, and nothing says that its data were public"
                 notes.append((text, False))
         elif ledger.unpaid_reason(private["sha256"], private["scope"]) is not None:
-            text = f"{start}, whose private training another ledger has paid for: for the same people the two add up"
+            text = f"{start}, whose private training was charged to another ledger: for the same people the two add up"
             notes.append((text, False))
             notes += [(f"{start}, and there: {caveat}", False) for caveat in origin.get("caveats", ())]
         elif private["scope"] != scope:
             why = ledger.voids(private["scope"])
-            notes += [(f"{start} of scope {private['scope']!r}: {text}", True) for text in why]
+            notes += [(f"{start} of budget {private['scope']!r}: {text}", True) for text in why]
     return list(dict.fromkeys(notes))

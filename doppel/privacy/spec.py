@@ -29,6 +29,8 @@ FEW_UNITS, LARGE_DELTA = 1000, 1e-4
 MAX_GRAD_NORM = 16.0
 #: Share of the units that a step draws, on average, unless a batch size is given.
 USUAL_RATE = Fraction(1, 20)
+#: Part of μ² that counts of words take of a budget, at most.
+WORDS_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,9 @@ class PrivacyArguments:
             Null: no histogram.
         histogram_share: Instead of that noise, the share of the budget for such a release, as a part of μ², where μ is
             that of one Gaussian release that costs all of the target ε. So the noise follows from ε and δ.
+        words_noise_multiplier: Noise multiplier of the counts of words that ``python cli.py step words`` will release
+            from this budget; more of it where they would take more than a tenth of the budget, as a part of μ². Null:
+            no counts.
     """
 
     target_epsilon: float = math.nan
@@ -74,6 +79,7 @@ class PrivacyArguments:
     seed: int | None = None
     histogram_noise_multiplier: float | None = None
     histogram_share: float | None = None
+    words_noise_multiplier: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse to guess ε, a loss scale that is none, and a share of the budget that leaves nothing."""
@@ -90,11 +96,11 @@ class PrivacyArguments:
                 raise UserError("histogram_share and histogram_noise_multiplier say the same thing: give one of them")
 
     def budget(self, num_units: int, unit: str) -> PrivacyBudget:
-        """What everything in the scope may cost together, on N such units."""
+        """Return what everything in the scope may cost together, on N such units."""
         return PrivacyBudget(self.target_epsilon, self._delta(num_units), self.accountant, unit)
 
     def histogram_noise(self, num_units: int) -> float | None:
-        """Noise over sensitivity of what is released beside the training; None where nothing is.
+        """Return the noise over sensitivity of what is released beside the training; None where nothing is.
 
         Formal guarantees:
             A function of ε, δ, a share and N, all public, fixed before anything is released. The share decides which
@@ -102,9 +108,12 @@ class PrivacyArguments:
         """
         if self.histogram_share is None:
             return self.histogram_noise_multiplier
-        from doppel.privacy.gdp import mu_of
+        return self._noise_of(self.histogram_share, num_units)
 
-        return 1.0 / (math.sqrt(self.histogram_share) * mu_of(self.target_epsilon, self._delta(num_units)))
+    def words_noise(self, num_units: int) -> float | None:
+        """Noise over sensitivity of the counts of words, of public numbers alone; None where there are none."""
+        given = self.words_noise_multiplier
+        return None if given is None else max(given, self._noise_of(WORDS_SHARE, num_units))
 
     def plan(
         self,
@@ -114,7 +123,7 @@ class PrivacyArguments:
         unit: str,
         max_rows_per_unit: int | None = None,
     ) -> DPPlan:
-        """Calibrate one noise multiplier for all stages on the same data, beside the histogram; spends nothing.
+        """Calibrate one noise multiplier for all stages on the same data, beside other releases; spends nothing.
 
         Args:
             num_units: Number N of units in the private data.
@@ -142,6 +151,7 @@ class PrivacyArguments:
             stage_steps=tuple(num_steps(value, num_units, batch_size) for value in epochs),
             max_rows_per_unit=max_rows_per_unit,
             histogram_noise_multiplier=self.histogram_noise(num_units),
+            words_noise_multiplier=self.words_noise(num_units),
         )
         if (note := note_on_delta(budget.delta, num_units, unit)) is not None:
             warnings.warn(note, stacklevel=2)
@@ -154,14 +164,14 @@ class PrivacyArguments:
         return replace(draft, noise_multiplier=sigma)
 
     def plan_histogram(self, num_units: int, unit: str) -> DPPlan:
-        """The plan of the histogram: one release at q = 1, sensitivity 1, under the budget of its scope."""
+        """Return the plan of the histogram: one release at q = 1, sensitivity 1, under the budget of its scope."""
         noise = self.histogram_noise(num_units)
         if noise is None:
             raise CalibrationError("histogram_noise_multiplier is null: no histogram is in the budget.")
         return self.plan_releases(num_units, unit, noise)
 
     def plan_releases(self, num_units: int, unit: str, noise_multiplier: float, steps: int = 1) -> DPPlan:
-        """The plan of releases at q = 1, sensitivity 1, under the budget of their scope."""
+        """Return the plan of releases at q = 1, sensitivity 1, under the budget of their scope."""
         return DPPlan(
             self.budget(num_units, unit),
             num_units=num_units,
@@ -170,6 +180,12 @@ class PrivacyArguments:
             noise_multiplier=noise_multiplier,
             stage_steps=(steps,),
         )
+
+    def _noise_of(self, share: float, num_units: int) -> float:
+        """Noise of a Gaussian release that takes a share of μ²."""
+        from doppel.privacy.gdp import mu_of
+
+        return 1.0 / (math.sqrt(share) * mu_of(self.target_epsilon, self._delta(num_units)))
 
     def _delta(self, num_units: int) -> float:
         return default_delta(num_units) if self.delta is None else self.delta
@@ -198,17 +214,17 @@ class PrivacyBudget:
             raise CalibrationError("unit is empty: say what is protected, such as 'utterance' or 'dialogue'.")
 
     def epsilon(self, spent: Sequence[DPMechanism]) -> float:
-        """What mechanisms cost together, see :func:`~doppel.privacy.accounting.compute_epsilon`."""
+        """Return what mechanisms cost together, see :func:`~doppel.privacy.accounting.compute_epsilon`."""
         return compute_epsilon(spent, self.delta, self.accountant)
 
     def allows(self, spent: Sequence[DPMechanism]) -> bool:
-        """Whether mechanisms together cost at most the target; an epsilon that is no number does not."""
+        """Return whether mechanisms together cost at most the target; an epsilon that is no number does not."""
         return self.epsilon(spent) <= self.target_epsilon
 
     def remaining_steps(
         self, spent: Sequence[Mechanism], sample_rate: float, noise_multiplier: float, limit: int
     ) -> int:
-        """How many more steps of (q, sigma) may follow `spent`, counted up to `limit`; 0 if none."""
+        """Return how many more steps of (q, sigma) may follow `spent`, counted up to `limit`; 0 if none."""
         if limit < 1:
             return 0
         low, middle, high = 0, limit, limit + 1  # low fits (or is zero), high does not (or is not asked for)
@@ -233,7 +249,7 @@ class DPPlan:
         ledger composed it.
 
     Attributes:
-        budget: What all stages, and the histogram beside them, may cost together.
+        budget: What all stages, and the releases beside them, may cost together.
         num_units: Number N of units in the private data.
         expected_batch_size: Expected number B of units in a step; public, and what sums are divided by.
         max_grad_norm: Clipping norm C of one unit's gradient.
@@ -241,6 +257,7 @@ class DPPlan:
         stage_steps: Planned steps of each stage; all stages share sigma, C, q and the budget.
         max_rows_per_unit: Rows of a sampled unit that a step uses, at most; None where it has none to choose from.
         histogram_noise_multiplier: sigma of one noised histogram (sensitivity 1) that the budget also pays.
+        words_noise_multiplier: sigma of the counts of words (sensitivity 1), likewise.
     """
 
     budget: PrivacyBudget
@@ -251,12 +268,13 @@ class DPPlan:
     stage_steps: tuple[int, ...]
     max_rows_per_unit: int | None = None
     histogram_noise_multiplier: float | None = None
+    words_noise_multiplier: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be a guarantee."""
         object.__setattr__(self, "stage_steps", tuple(self.stage_steps))
         poisson_rate(self.num_units, self.expected_batch_size)
-        for name in ("max_grad_norm", "noise_multiplier", "histogram_noise_multiplier"):
+        for name in ("max_grad_norm", "noise_multiplier", "histogram_noise_multiplier", "words_noise_multiplier"):
             value = getattr(self, name)
             if value is not None and not 0.0 < value < math.inf:
                 raise CalibrationError(f"{name} is {value}: give a finite number above 0.")
@@ -276,18 +294,18 @@ class DPPlan:
         return sum(self.stage_steps)
 
     @property
-    def histogram(self) -> tuple[Mechanism, ...]:
-        """The plain Gaussian release of one histogram in which a unit weighs at most 1, if there is one."""
-        sigma = self.histogram_noise_multiplier
-        return () if sigma is None else (Mechanism(1.0, sigma, 1),)
+    def releases(self) -> tuple[Mechanism, ...]:
+        """The plain Gaussian releases beside the stages: a histogram and counts of words, if there are any."""
+        noises = (self.histogram_noise_multiplier, self.words_noise_multiplier)
+        return tuple(Mechanism(1.0, sigma, 1) for sigma in noises if sigma is not None)
 
     def mechanisms(self) -> tuple[Mechanism, ...]:
-        """One mechanism per stage, as planned, and the histogram if there is one."""
+        """Return one mechanism per stage, as planned, and what is released beside them."""
         stages = [Mechanism(self.sample_rate, self.noise_multiplier, steps) for steps in self.stage_steps]
-        return (*stages, *self.histogram)
+        return (*stages, *self.releases)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields, those of the budget first, JSON-ready; B is called `batch_size`, as it always was on disk."""
+        """Return all fields, JSON-ready, the budget's first; B is called `batch_size`, as always on disk."""
         own = asdict(self)
         first = {**own.pop("budget"), "num_units": self.num_units, "batch_size": own.pop("expected_batch_size")}
         return {**first, **own, "stage_steps": list(self.stage_steps)}
@@ -305,7 +323,7 @@ def plan(
     max_rows_per_unit: int | None = None,
     histogram_noise_multiplier: float | None = None,
 ) -> DPPlan:
-    """:meth:`PrivacyArguments.plan` from its numbers alone, for a loop of one's own; of one stage or of several."""
+    """Plan from the numbers of :meth:`PrivacyArguments.plan` alone, for one's own loop; one stage or several."""
     privacy = PrivacyArguments(
         target_epsilon,
         delta,
@@ -318,7 +336,7 @@ def plan(
 
 
 def usual_batch_size(num_units: int) -> int:
-    """B where none is given: a twentieth of N, at least 1.
+    """Return B where none is given: a twentieth of N, at least 1.
 
     Formal guarantees:
         N counts as public, as it does wherever q = B/N and δ = min(1/(N ln N), 1e-5) are told, and B is a function of N
@@ -329,7 +347,7 @@ def usual_batch_size(num_units: int) -> int:
 
 
 def note_on_delta(delta: float, num_units: int, unit: str = "unit") -> str | None:
-    """What is to be said of a delta that is large for N units; None of a small one."""
+    """Warn of a delta that is large for N units; None of a small one."""
     if delta >= 1.0 / num_units:
         return (
             f"delta {delta:.3g} is not below 1/N = {1.0 / num_units:.3g}: publishing one random {unit} would satisfy "
@@ -344,20 +362,20 @@ def note_on_delta(delta: float, num_units: int, unit: str = "unit") -> str | Non
 
 
 def num_steps(epochs: float, num_units: int, batch_size: int) -> int:
-    """Steps of a stage, ⌈epochs · N / B⌉, in exact arithmetic: 3 epochs at B/N = 1/10 are 30 steps, never 31."""
+    """Return steps of a stage, ⌈epochs · N / B⌉, in exact arithmetic: 3 epochs at B/N = 1/10 are 30 steps, never 31."""
     if not 0.0 < epochs < math.inf:
         raise CalibrationError(f"epochs is {epochs}: give a finite number above 0 for every stage.")
     return math.ceil(Fraction(epochs).limit_denominator(10**6) * num_units / batch_size) or 1
 
 
 def what_is_protected(unit: str, max_rows_per_unit: int | None = None) -> str:
-    """What a neighbouring data set adds or removes, in words that follow "adding or removing"."""
+    """Return what a neighbouring data set adds or removes, in words that follow "adding or removing"."""
     if unit == "utterance":
         return (
-            "one utterance (one user turn with its parse tree; whoever contributed k of them is covered by k times "
+            "one utterance (one request with its parse tree; whoever contributed k of them is covered by k times "
             "this epsilon, at a larger delta)"
         )
-    whole = {"dialogue": "all its turns, however many", "user": "all their turns, however many"}.get(unit)
+    whole = {"dialogue": "all its requests, however many", "user": "all their requests, however many"}.get(unit)
     if whole is None:
         return f"one {unit}"
     if max_rows_per_unit is not None:

@@ -120,7 +120,7 @@ def adapt(model: PreTrainedModel, lora: LoraArguments | None, start: WarmStart |
     """
     if start is not None and start.record["private"] is not None:
         log.warning(
-            "init_weights: %s was trained privately (scope %r): its epsilon counts beside that of this run; for "
+            "init_weights: %s was trained privately (budget %r): its epsilon counts beside that of this run; for "
             "the same people the two compose",
             start.record["path"],
             start.record["private"]["scope"],

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer
 
 from datamodules.batches.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
+from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.guards.overlap import refuse_private
 from datamodules.reading.columns import Columns
 from datamodules.text_format import TextFormat
@@ -120,8 +121,9 @@ class NextWordLSTM(LogicalBatchModule):
             UserError: ``public_text`` says what the training file does, and that is not public.
         """
         data = self.trainer.datamodule  # type: ignore[attr-defined]
-        if stage == "fit" and not getattr(data, "is_public", False) and hasattr(data, "train_path"):
-            refuse_private([("model.public_text", self.public_text, self.columns)], [(data.train_path, data.columns)])
+        if isinstance(data, DialogueDataModule) and stage == "fit" and not data.is_public:
+            private = data.rows.path, data.rows.columns
+            refuse_private([("model.public_text", self.public_text, self.columns)], [private])
 
     def on_fit_start(self) -> None:
         """Refuse a rate that would follow private rows.

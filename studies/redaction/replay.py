@@ -145,7 +145,7 @@ def _with_files(field: str, folder: Path) -> str:
 def _go(run: Path, epsilon: str, fields: Sequence[str], options: argparse.Namespace, seed: int) -> int:
     """Start a run, go on with it, or see that it is done; exit status."""
     unit = "utterance" if epsilon == "inf" else "user"
-    told = [f"data.train_path={run.parent / 'private.jsonl'}", f"data.unit={unit}", *fields]
+    told = [f"data.train_path={run.parent / 'private.jsonl'}", f"data.unit={unit}", "effort=1", *fields]
     told += [f"num_samples={options.num_samples}", f"epochs.one_stage={options.epochs}"]
     command = [str(ROOT / "cli.py"), "run", str(shipped("own-data")), str(run), "--local", "--systems", "one_stage"]
     command += ["--epsilon", epsilon, "--seed", str(seed), "--set", *told]

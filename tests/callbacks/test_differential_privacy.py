@@ -354,7 +354,7 @@ def test_a_unit_with_many_rows_moves_the_gradient_by_at_most_the_clipping_norm(
     assert (callback.spec.budget.unit, callback.spec.max_rows_per_unit) == ("user", 3)
     assert 0.045 < (steps[1] - steps[0]).norm() <= 0.05 * (1 + 1e-5)
     scope = Ledger(tmp_path / "with" / "ledger.jsonl").summary()["scopes"]["default"]
-    assert "one user (all their turns, however many; each step uses at most 3 of them" in scope["protects"]
+    assert "one user (all their requests, however many; each step uses at most 3 of them" in scope["protects"]
 
 
 def test_ledger_holds_every_step_and_a_full_one_is_refused(own_private_run: Path, tiny_model: str, corpus: str) -> None:

@@ -43,11 +43,12 @@ def train(path: str, text_format: TextFormat, max_steps: int, ckpt_path: str | N
 
 
 def test_what_the_privacy_callback_asks_for(dialogues: str, text_format: TextFormat) -> None:
-    data = module(dialogues, batch_size=3)
-    data.text_format = text_format
-    data.setup("fit")
-    assert (data.num_units, data.unit, data.batch_size) == (20, "dialogue", 3)
-    assert len(data.train_dataloader()) == math.ceil(20 / 3)
+    for effort, batch_size in ((1, 3), (4, 12)):  # what is told is what is drawn: an epoch has ceil(1 / q) steps
+        data = module(dialogues, batch_size=3, effort=effort)
+        data.text_format = text_format
+        data.setup("fit")
+        assert (data.num_units, data.unit, data.batch_size) == (20, "dialogue", batch_size)
+        assert len(data.train_dataloader()) == math.ceil(20 / batch_size)
     assert len(data.data_fingerprint) == 64
 
 
@@ -215,6 +216,7 @@ def test_a_unit_is_drawn_with_the_sampling_rate_however_many_rows_it_has(
     [
         ({"batch_size": 21}, "batch_size is 21.*20 units"),
         ({"limit_train_units": 3}, "batch_size is 4.*3 units"),
+        ({"effort": 6}, "batch_size is 24.*20 units.*effort 1"),
         ({"batch_size": 0}, "batch_size is 0"),
         ({"max_turns_per_unit": 0}, "max_turns_per_unit is 0"),
     ],
@@ -254,4 +256,4 @@ def test_data_that_cannot_be_used_are_told_before_a_logger_opens(
     data = module(write_lines(lines, "own.jsonl"), unit="utterance", batch_size=1)
     with pytest.raises(DataError, match="'parse'") as refused:
         make_trainer(max_steps=1, logger=Opened(tmp_path)).fit(Recorder(text_format), datamodule=data)
-    assert refused.value.about == f"{data.train_path}:2"
+    assert refused.value.about == f"{data.rows.path}:2"

@@ -8,20 +8,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 import doppel.grammar
-from datamodules.batches.encoded import encode_examples, load_encoded
+from datamodules.batches.encoded import encode_examples
 from datamodules.reading.example import Example
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import content_digest
 from datamodules.text_format import TextFormat
-from doppel.errors import DataError
-
-
-def test_a_missing_file_is_told_as_by_the_reader(text_format: TextFormat, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"nowhere\.jsonl"):
-        load_encoded(str(tmp_path / "nowhere.jsonl"), text_format, "utterance")
 
 
 def test_embedded_paths_have_fingerprints_of_their_own() -> None:

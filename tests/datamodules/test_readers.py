@@ -108,7 +108,7 @@ def test_a_line_that_is_not_utf8(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_says_what_to_put_there(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"nowhere\.jsonl.*docs/guide\.md"):
+    with pytest.raises(DataError, match=r"nowhere\.jsonl.*docs/reproduce\.md"):
         read_examples(str(tmp_path / "nowhere.jsonl"), "utterance")
 
 

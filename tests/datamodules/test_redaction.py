@@ -12,13 +12,14 @@ import pytest
 import torch
 from table_files import write_table
 
-from datamodules.batches.encoded import load_encoded
+from datamodules.batches.encoded import encode_examples
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.guards.redaction import Redaction
 from datamodules.guards.selection import Selection
 from datamodules.reading.example import Example
 from datamodules.reading.files import content_digest
 from datamodules.text_format import TextFormat
+from datamodules.training_rows import TrainingRows
 from doppel.errors import DataError, UserError
 from doppel.privacy.ledger import Ledger
 from doppel.redaction.mask import MASK
@@ -95,7 +96,7 @@ def test_what_is_kept_is_chosen_before_anything_is_hidden(files: dict[str, str])
 
 def test_all_is_hidden_before_it_is_tokenised(files: dict[str, str], utterances: TextFormat) -> None:
     selection = Selection(redact=Redaction(1.0, files["sensitive"], files["safe"]))
-    encoded = load_encoded(files["private"], utterances, "utterance", selection)
+    encoded = encode_examples(TrainingRows(files["private"], "utterance", selection=selection).read(), utterances)
     assert len(encoded) == 40 and {tuple(encoded.row(n)) for n in range(40)} == {
         tuple(utterances.encode(Example(MASK, None, "")).input_ids)
     }

@@ -6,13 +6,12 @@ from collections import Counter
 
 import pytest
 
-from datamodules.batches.encoded import load_encoded
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.guards.selection import Selection
 from datamodules.reading.example import Example
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import content_digest
-from datamodules.text_format import TextFormat
+from datamodules.training_rows import TrainingRows
 from doppel.errors import DataError
 
 PATH = "embedded:train?num=200&seed=1"
@@ -73,16 +72,16 @@ def test_bad_shares_and_missing_trees_are_told(turns: list[Example]) -> None:
         Selection(shuffle_trees=1).apply([*turns, Example("hello", None, "u")], PATH, "utterance")
 
 
-def test_cache_and_fingerprint_tell_selections_apart(text_format: TextFormat) -> None:
+def test_rows_and_fingerprint_tell_selections_apart() -> None:
     selections = [
-        None,
+        Selection(),
         Selection(keep_function="WeatherQueryApi"),
         Selection(keep_share=0.5),
         Selection(shuffle_trees=1),
     ]
     assert content_digest(PATH, Selection()) == content_digest(PATH)
     assert len({content_digest(PATH, selection) for selection in selections}) == len(selections)
-    lengths = [len(load_encoded(PATH, text_format, "utterance", selection=selection)) for selection in selections]
+    lengths = [len(TrainingRows(PATH, "utterance", selection=selection).read()) for selection in selections]
     assert lengths[0] == lengths[3] == 200
     assert lengths[1] < lengths[2] < 200
 
@@ -97,3 +96,10 @@ def test_a_saved_configuration_gives_the_same_selection() -> None:
     config = {"train_path": PATH, "keep_function": "Weather*", "shuffle_trees": 3, "keep_share": 0.5}
     assert Selection.from_config(config) == selection
     assert Selection.from_config({"train_path": PATH}) == Selection()
+
+
+def test_a_release_reads_the_rows_that_the_training_takes() -> None:
+    given = {"unit": "dialogue", "columns": {"text": "said"}, "redact": {"patterns": ["email"]}, "keep_share": 0.5}
+    for config in ({}, given):
+        data = DialogueDataModule(PATH, is_public=True, **config)
+        assert TrainingRows.from_config({"train_path": PATH, **config}) == data.rows

@@ -127,10 +127,10 @@ def test_a_table_of_ones_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "told"),
     [
-        ("", "no table of slots"),
+        ("", "no table of placeholders"),
         ("person: [a]", "the kind 'person' needs"),
         ("person: {in: a, fill: person}", "the kind 'person' needs"),
-        ("person: {in: [a], fill: nobody.txt}", "no values for slots there"),
+        ("person: {in: [a], fill: nobody.txt}", "no values for placeholders there"),
         ("Person 1: {in: [a], fill: person}", "not a word of lower-case letters"),
         ("person: {in: [a", "no YAML"),
     ],

@@ -96,9 +96,9 @@ def test_affordable_steps_are_exactly_those_that_spend_allows(path):
 def test_room_is_held_back_for_a_histogram_until_it_is_made(path):
     spec = plan(2000, 100, [1, 4], 6.0, delta=1e-5, histogram_noise_multiplier=5.0)
     ledger, name = opened(path, spec=spec, steps=100)
-    assert ledger.remaining(name, later=spec.histogram) == 100, "the plan has room for both"
+    assert ledger.remaining(name, later=spec.releases) == 100, "the plan has room for both"
     spend(ledger, name, 60)  # 20 of these are lost to a crash
-    room = ledger.remaining(name, later=spec.histogram)
+    room = ledger.remaining(name, later=spec.releases)
     assert 0 < room < ledger.remaining(name)
     spend(ledger, name, room)
     histogram = ledger.open(
@@ -110,7 +110,7 @@ def test_room_is_held_back_for_a_histogram_until_it_is_made(path):
     )
     ledger.spend(histogram)
     assert ledger.epsilon("two_stage") <= 6.0
-    assert ledger.remaining(name, later=spec.histogram) == ledger.remaining(name), "it is made"
+    assert ledger.remaining(name, later=spec.releases) == ledger.remaining(name), "it is made"
 
 
 def test_a_resumed_run_continues_its_mechanism_and_rolled_back_steps_stay_spent(path):
@@ -181,7 +181,7 @@ def test_the_statement_says_how_many_rows_of_a_unit_are_used_if_all_stages_say_s
     spec = replace(SPEC, budget=replace(SPEC.budget, unit="dialogue"))
     opened(path, "trees", spec=replace(spec, max_rows_per_unit=2))
     ledger, _ = opened(path, "utterances", spec=replace(spec, max_rows_per_unit=4))
-    words = "one dialogue (all its turns, however many; each step uses at most 4 of them, chosen uniformly)"
+    words = "one dialogue (all its requests, however many; each step uses at most 4 of them, chosen uniformly)"
     assert words in ledger.summary()["statement"]
     assert ledger.summary()["scopes"]["two_stage"]["protects"] == words
     opened(path, "unsaid", spec=spec)
@@ -264,7 +264,7 @@ def test_numbers_are_paid_and_released_in_one_line_and_files_after_their_steps(p
     found = Ledger(path).releases(name)
     assert found == [Release(1, content=sums), Release(2, "ab" * 32), Release(2, content={"marginal": [0]})]
     assert ledger.unpaid_reason("ab" * 32, "two_stage") is None
-    assert "has paid for it" in str(ledger.unpaid_reason("ab" * 32, "one_stage"))
+    assert "it was charged to" in str(ledger.unpaid_reason("ab" * 32, "one_stage"))
     assert "no release of it" in str(ledger.unpaid_reason("cd" * 32, "two_stage"))
     assert ledger.releases("two_stage/none") == []
 

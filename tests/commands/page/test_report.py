@@ -39,7 +39,7 @@ def pipeline(folder: Path, specs: dict[str, DPPlan], is_sampled: bool = True) ->
 
 def test_the_report_says_what_epsilon_protects(tmp_path: Path) -> None:
     report = build_report(RunRecord(pipeline(tmp_path, {"two_stage": SPEC})))
-    words = "one dialogue (all its turns, however many; each step uses at most 4 of them, chosen uniformly)"
+    words = "one dialogue (all its requests, however many; each step uses at most 4 of them, chosen uniformly)"
     assert report["privacy"]["protects"] == words
     assert report["privacy"]["epsilon"] == report["privacy"]["systems"]["two_stage"]["epsilon"] < 6
     assert f"under adding or removing {words}" in render(report, RunRecord(tmp_path))

@@ -48,7 +48,7 @@ def users(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings(users: Path, **changes: Any) -> dict[str, Any]:
-    return {"data.train_path": str(users), "data.unit": "user", "privacy.accountant": "rdp", **changes}
+    return {"data.train_path": str(users), "data.unit": "user", "privacy.accountant": "rdp", "effort": 1, **changes}
 
 
 def called(users: Path, run: Path, *mode: str, **changes: Any) -> int:
@@ -172,7 +172,8 @@ def test_a_run_that_is_hopeless_is_called_so_by_check_and_plan_alike_and_asks_be
     told = capsys.readouterr().out
     call = ["--num-units", "50", "--epochs", "3", "--target-epsilon", "8", "--base", base, "--accountant", "rdp"]
     assert cli.main(["plan", *call]) == 0
-    verdict = capsys.readouterr().out.strip().splitlines()[-1]
+    verdict, then = capsys.readouterr().out.strip().splitlines()[-2:]
+    assert "--check" in then and told.endswith("next: the same command without --check\n")
     assert verdict.startswith("The noise is hopeless") and verdict in told
     assert "hopeless: one_stage" in told and "ready" not in told
     monkeypatch.setattr(sys, "stdin", Terminal("n\n"))
@@ -187,7 +188,7 @@ def test_a_check_ends_with_what_each_system_will_do(
 ) -> None:
     monkeypatch.setattr(estimate, "forecast", lambda *_: (170.0, 510.0, 0))
     assert called(users, tmp_path / "run", "--check", **{"epochs.one_stage": 2}) == 0
-    *_, one, two = capsys.readouterr().out.splitlines()
+    *_, one, two, _ = capsys.readouterr().out.splitlines()
     sigma = plan(50, 2, 2, 8.0, accountant="rdp").noise_multiplier
     assert one.startswith("hopeless: one_stage, 50 users, B 2, 50 steps, σ ")
     assert one.endswith(
@@ -211,11 +212,36 @@ def test_a_batch_that_wastes_the_budget_is_told_and_the_usual_one_is_not(
 
 @pytest.mark.parametrize(
     ("batch_size", "steps", "number"),
-    [(20, 100, 0), (21, 100, 1), (20, FEW_STEPS, 0), (20, FEW_STEPS - 1, 1), (90, 2, 2)],
+    [(25, 100, 0), (26, 100, 1), (20, FEW_STEPS, 0), (20, FEW_STEPS - 1, 1), (90, 2, 2)],
 )
 def test_what_counts_as_a_waste(batch_size: int, steps: int, number: int) -> None:
-    assert LARGE_RATE == 0.2
+    assert LARGE_RATE == 0.25
     assert len(Readiness("one_stage", "user", 100, batch_size, steps).warnings) == number
+
+
+@pytest.mark.filterwarnings("ignore:delta")
+@pytest.mark.parametrize("batch_size", [None, 5])
+def test_effort_multiplies_the_batch_at_the_same_number_of_steps(
+    users: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    batch_size: int | None,
+) -> None:
+    monkeypatch.setattr(estimate, "forecast", lambda *_: (1.0, 3.0, 0))
+    changes = {"systems": ["two_stage"], "data.batch_size": batch_size}
+    usual, more = (
+        readiness(experiment, system("two_stage"), steps_of(experiment, tmp_path), {str(users): 50}, plans=True)
+        for experiment in (load(shipped("own-data"), settings(users, **changes, effort=effort)) for effort in (1, 4))
+    )
+    assert usual is not None and more is not None and usual.noise is not None and more.noise is not None
+    assert (more.steps, more.batch_size) == (usual.steps, 4 * usual.batch_size) and more.noise < usual.noise
+    assert called(users, tmp_path / "run", "--check", **changes, effort=4) == 0
+    assert "effort=1 takes 1/4 of the time" in capsys.readouterr().out
+    assert called(users, tmp_path / "run", "--check", **{**changes, "data.batch_size": 20}, effort=4) == 2
+    assert "data.batch_size times effort=4 is 80, but two_stage has 50 units" in capsys.readouterr().err
+    with pytest.raises(UserError, match="effort is 21: give 1 to 20"):
+        load(shipped("own-data"), {"effort": 21})
 
 
 @pytest.mark.parametrize("truncate", [False, True])
@@ -348,9 +374,8 @@ def test_the_range_of_a_training_grows_with_its_weights_tokens_and_units(
 
 
 def test_operations_a_second_are_those_of_the_product() -> None:
-    """A larger product takes longer at about the same rate; noise of a busy machine is far below the factor of work."""
-    small, large = (estimate._rate(torch.randn(rows, 64), "32-true") for rows in (256, 4096))
-    assert min(small, large) > 1e8 and 1 / 8 < small / large < 8
+    """They are floating-point operations and not products or rows: millions of times as many, on a busy machine too."""
+    assert all(estimate._rate(torch.randn(rows, 64), "32-true") > 1e7 for rows in (256, 4096))
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_a_check_tells_votes_beside_noise_and_what_would_show(tmp_path: Path, ca
     private = write_private(tmp_path, 400)
     given = words(tmp_path, private, "evolution.generator=grammar", "evolution.rounds=10", "epsilon=1")
     assert cli.main([*given, "--check"]) == 0
-    *_, warning, ready = capsys.readouterr().out.splitlines()
+    *_, warning, ready, _ = capsys.readouterr().out.splitlines()
     assert "evolution: votes are below the noise: 0.05 on average under noise of 11.8" in warning
     assert "give evolution.clusters=16, so that clusters" in warning
     assert ready.startswith("ready: evolution, 200 users, σ 11.79") and "4,000 candidates a round" in ready

@@ -45,7 +45,7 @@ def test_an_audit_does_not_take_a_wrong_checkpoint_for_its_own(
     state = whole["callbacks"]["DifferentialPrivacy"]
     wrong = {
         "training without privacy": {k: v for k, v in whole["callbacks"].items() if k != "DifferentialPrivacy"},
-        "its steps were paid as": {**whole["callbacks"], "DifferentialPrivacy": {**state, "mechanism_id": "a/fit"}},
+        "its steps were charged as": {**whole["callbacks"], "DifferentialPrivacy": {**state, "mechanism_id": "a/fit"}},
         "has no release of it": {**whole["callbacks"], "DifferentialPrivacy": {**state, "num_steps": 99}},
     }
     for said, callbacks in wrong.items():

@@ -114,12 +114,12 @@ def test_a_private_base_adds_up_unless_the_same_ledger_has_paid(
     Ledger(own_private_run / "ledger.jsonl").caveat("default", "of this the base says nothing", voids=False)
     base = str(export(own_private_run / "fit", tmp_path / "out"))
     elsewhere = caveats(tmp_path / "run", UtteranceLM(base_model=base), corpus)
-    assert "another ledger has paid" in elsewhere and "of this the base says nothing" in elsewhere
+    assert "charged to another ledger" in elsewhere and "of this the base says nothing" in elsewhere
     assert "another ledger" not in caveats(own_private_run, UtteranceLM(base_model=base), corpus)
     # A training of public data in between changes nothing.
     train_plainly(tmp_path / "public" / "fit", base, corpus, is_public=True)
     nested = str(export(tmp_path / "public" / "fit", tmp_path / "nested"))
-    assert "another ledger has paid" in caveats(tmp_path / "third", UtteranceLM(base_model=nested), corpus)
+    assert "charged to another ledger" in caveats(tmp_path / "third", UtteranceLM(base_model=nested), corpus)
 
 
 def test_a_scope_without_an_epsilon_gives_its_weights_to_no_other(

@@ -150,7 +150,7 @@ def test_weights_that_another_ledger_paid_for_are_a_start_that_is_noted(
         model = UtteranceLM(base_model=tiny_model, init_weights=str(run / STEP_6))
         fit(folder, model, data_module(corpus), [privacy(folder, scope="second")], max_epochs=1)
         caveats = " ".join(Ledger(folder / "ledger.jsonl").summary()["scopes"]["second"]["caveats"])
-        assert ("whose private training another ledger has paid for" in caveats) == is_noted
+        assert ("whose private training was charged to another ledger" in caveats) == is_noted
 
 
 def exchange_weights(path: Path) -> None:
@@ -199,7 +199,7 @@ def test_other_weights_under_a_paid_checkpoint_are_no_start_that_this_ledger_pay
     model = UtteranceLM(base_model=tiny_model, init_weights=str(run / STEP_6))
     fit(run, model, data_module(corpus), [privacy(run, scope="second")], max_epochs=1)
     caveats = " ".join(Ledger(run / "ledger.jsonl").summary()["scopes"]["second"]["caveats"])
-    assert "whose private training another ledger has paid for" in caveats
+    assert "whose private training was charged to another ledger" in caveats
 
 
 def test_averaged_weights_are_bound_as_they_are_on_disk(tiny_model: str, corpus: str, tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_a_run_of_a_shared_ledger_is_exported_with_what_the_run_has_spent(
     (run / "ledger.jsonl").unlink()  # the configuration still names the shared one
     assert cli.main(["export", str(run / "fit"), str(tmp_path / "lost")]) == 0
     card = json.loads((tmp_path / "lost" / "privacy_card.json").read_text())
-    assert not card["private"] and "has no scope 'default' of this run" in card["statement"]
+    assert not card["private"] and "has no budget 'default' of this run" in card["statement"]
 
 
 def test_a_folder_with_other_files_is_refused(trained: Path, tmp_path: Path) -> None:

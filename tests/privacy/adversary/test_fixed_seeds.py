@@ -56,7 +56,7 @@ def test_a_fixed_seed_voids_the_claim_wherever_epsilon_is_told(
         assert {row["dp/epsilon"] for row in csv.DictReader(file) if row["dp/epsilon"]} == {"inf"}
     with caplog.at_level(logging.INFO):
         close(trainer)
-    assert f"NOT PRIVATE, scope 'default': {name}" in caplog.text and "spent ε" not in caplog.text
+    assert f"NOT PRIVATE, budget 'default': {name}" in caplog.text and "spent ε" not in caplog.text
 
 
 def test_seeds_of_the_operating_system_leave_no_caveat(tmp_path: Path, tiny_model: str, corpus: str) -> None:

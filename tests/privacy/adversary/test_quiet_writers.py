@@ -20,7 +20,8 @@ import cli
 from callbacks.progress_lines import ProgressLines
 from commands.lightning.cli import DoppelCLI
 from commands.runs.steps import File
-from datamodules.batches.encoded import load_encoded
+from datamodules.batches.encoded import encode_examples
+from datamodules.reading.examples import read_examples
 from datamodules.text_format import TextFormat
 from doppel.errors import UserError
 from lightning_modules.sampling import Sample
@@ -173,6 +174,6 @@ def test_nothing_counts_the_rows_that_are_tokenised(
     tiny_model: str, private: Path, terminal: pytest.CaptureFixture[str]
 ) -> None:
     text_format = TextFormat(AutoTokenizer.from_pretrained(tiny_model), None, "utterance", 96)
-    assert len(load_encoded(str(private), text_format, "utterance")) == NUM_ROWS
+    assert len(encode_examples(read_examples(str(private), "utterance"), text_format)) == NUM_ROWS
     told = terminal.readouterr()
     assert not told.out and not told.err

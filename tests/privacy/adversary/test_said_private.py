@@ -87,7 +87,7 @@ def test_a_private_training_says_its_guarantee_at_start_and_end(
 ) -> None:
     monkeypatch.setattr(Ledger, "voids", lambda ledger, scope: [])  # of the test's seeds
     fit(tmp_path, UtteranceLM(base_model=tiny_model), data_module(corpus), [privacy(tmp_path)], max_epochs=1)
-    first, last = [text for text in said if text.startswith("PRIVATE, scope 'default': ")]
+    first, last = [text for text in said if text.startswith("PRIVATE, budget 'default': ")]
     assert "target ε = 8" in first and f"spent ε = {Ledger(tmp_path / 'ledger.jsonl').epsilon('default'):.3f}" in last
     terms = [text for text in said if text.startswith("  for one utterance more or less; N = 60, σ = ")]
     assert len(terms) == 2 and all(" 5 steps of " in line for line in terms), terms

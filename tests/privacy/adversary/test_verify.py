@@ -225,14 +225,14 @@ def a_caveat(run: Path) -> None:
 #: Mistake → what is said of it. Those of the first kind are seen in ledger and manifest, those of the second in files.
 UNPAID: dict[Callable[[Path], None], str] = {
     no_privacy: f"^{WEIGHTS}: .*no release of it",
-    another_budget: f"^{WEIGHTS}: scope 'more' has paid for it, not 'two_stage'",
-    warm_start_from_another_budget: "two_stage pays for, was made of model_one_stage/.*, which one_stage pays for",
-    warm_start_from_private_weights: "^parser.ckpt: parser read private text .people.jsonl., and no mechanism has paid",
-    no_weights: "^two_stage/samples.jsonl was made of nothing that a mechanism has paid for",
-    private_text_unpaid: "^chosen.jsonl: choose_two_stage read private text .private.jsonl., and no mechanism has paid",
+    another_budget: f"^{WEIGHTS}: it was charged to budget 'more', not 'two_stage'",
+    warm_start_from_another_budget: "to two_stage, was made of model_one_stage/.*, which is charged to one_stage",
+    warm_start_from_private_weights: "^parser.ckpt: parser read private text .people.jsonl., and no mechanism was",
+    no_weights: "^two_stage/samples.jsonl was made of nothing that a mechanism released",
+    private_text_unpaid: "^chosen.jsonl: choose_two_stage read private text .private.jsonl., and no mechanism was",
     a_histogram_pays_for_no_other_step: "^chosen.jsonl: choose_two_stage read private text .private.jsonl., and no",
-    a_mechanism_that_never_ran: "^chosen.jsonl: choose_two_stage is to be paid for by two_stage/histogram, of which",
-    a_mechanism_of_another_budget: "^chosen.jsonl: choose_two_stage is to be paid for by more/fit, of which",
+    a_mechanism_that_never_ran: "^chosen.jsonl: choose_two_stage names two_stage/histogram, of which",
+    a_mechanism_of_another_budget: "^chosen.jsonl: choose_two_stage names more/fit, of which",
     a_caveat: "histogram was released without noise",
 }
 CHANGED: dict[Callable[[Path], None], str] = {

@@ -1,0 +1,51 @@
+"""The rows of a file that are trained on or counted, and whose they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from datamodules.guards.selection import Selection
+from datamodules.reading.columns import Columns
+from datamodules.reading.example import Example, Field, Unit
+from datamodules.reading.examples import read_examples
+from datamodules.reading.files import content_digest, expand_path
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """The rows that a data module trains on, which histograms, marginals and votes count too.
+
+    Attributes:
+        path: The file, with its variables filled in.
+        unit: What is protected; None: nobody has said it (:func:`~datamodules.reading.examples.read_examples`).
+        columns: What its columns are called.
+        selection: Which of its rows are used, and what is hidden of them.
+    """
+
+    path: str
+    unit: Unit | None
+    columns: Columns = Columns()
+    selection: Selection = Selection()
+
+    @classmethod
+    def from_config(cls, init_args: Mapping[str, Any]) -> TrainingRows:
+        """Read the training rows of a data module's configuration; a unit that is not given is an utterance."""
+        unit: Unit = init_args.get("unit") or "utterance"
+        path = expand_path(init_args["train_path"])
+        return cls(path, unit, Columns.from_config(init_args), Selection.from_config(init_args))
+
+    @property
+    def fingerprint(self) -> str:
+        """Digest of the content of the file and of what is selected from it, taken anew; never to be shown."""
+        return content_digest(self.path, self.selection, self.columns)
+
+    def read(self, needs: Sequence[Field] = ()) -> list[Example]:
+        """Read the rows, each with the fields that it needs.
+
+        Raises:
+            DataError: The file cannot be used, or nothing of it is selected.
+        """
+        examples = read_examples(self.path, self.unit, needs=needs, columns=self.columns)
+        return self.selection.apply(examples, self.path, self.unit or "utterance")

@@ -1,0 +1,131 @@
+"""What a page says of its metrics: bands with advice that measured runs bear out, and when samples are no good."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from markdown_blocks import ROOT
+from page_content import Element, make_samples, read_html
+from run_folders import evaluate
+
+import cli
+from commands.quality.measures import BANDS, LEAST_FOR_MAUVE, band, human_value
+
+#: Human values of SMCalFlow's metrics, as ``evaluate`` names them.
+HUMAN = {"human_mauve_minilm": 0.965, "human_mauve_smollm2_135m": 0.955, "human_fluency": 6.71}
+FILES = ("docs/results/judged.csv", "docs/results/small-data.csv", "benchmarks/results/samples-nvidia-h100.csv")
+
+
+def page(run: Path) -> Element:
+    assert cli.main(["page", str(run)]) == 0
+    return read_html(run / "report.html")
+
+
+def measured() -> Iterator[tuple[str, float, dict[str, Any]]]:
+    """Of each run of the results: what it is called, its ε, and its metrics; people have the ε nan."""
+    for name in FILES:
+        runs: dict[tuple[str, ...], dict[str, Any]] = defaultdict(dict)
+        for row in csv.DictReader((ROOT / name).open(encoding="utf-8")):
+            key = [value for column, value in row.items() if column not in ("metric", "value", "commit")]
+            runs[(row["epsilon"], *key)][row["metric"]] = float(row["value"])
+        for (epsilon, *key), values in runs.items():
+            yield " ".join(key), float(epsilon or "nan"), {**HUMAN, **values}
+
+
+#: Runs of the default way to train and to sample, at the ε that people use.
+USUAL = [
+    values
+    for key, epsilon, values in measured()
+    if epsilon in (1.0, 3.0, 8.0) and not re.search("beams|mean|135m|fluent|kept|corrected one", key)
+]
+
+
+def test_no_usual_run_is_called_worse_than_usual() -> None:
+    assert len(USUAL) > 30
+    for values in USUAL:
+        for name in ("fluency_outliers", "fluency", "word_overlap", "parsed_chi_square", "parsed_function_overlap"):
+            found = band(values, name)
+            assert name not in values or (found is not None and found.text.startswith("Where runs")), (name, values)
+        assert not any(found.is_bad for name in BANDS if "mauve" not in name and (found := band(values, name)))
+
+
+def test_a_band_names_the_values_that_runs_had() -> None:
+    """Every range of a band "where runs are" holds those runs, and is no wider than they are, rounded."""
+    for name, bands in BANDS.items():
+        values = [own[name] for own in USUAL if name in own]
+        (usual,) = [band for band in bands if band.text.startswith("Where")] or [None]
+        told = re.search(r"\((\.?\d+)–(\.?\d+)( %)?\)", usual.text) if usual is not None else None
+        if told is not None and name not in ("distinct", "word_overlap"):
+            low, high = (float(number) / (100 if told[3] else 1) for number in told.groups()[:2])
+            assert low - 0.006 <= min(values) and max(values) <= high + 0.006, (name, min(values), max(values))
+            assert max(values) - min(values) > 0.6 * (high - low), (name, min(values), max(values))
+
+
+def test_what_repeated_itself_or_had_few_requests_is_far() -> None:
+    for key, _, values in measured():
+        is_far = "beams" in key or "2,000 rows" in key
+        found = band(values, "mauve_minilm")
+        if is_far and human_value(values, "mauve_minilm") and "human" not in key:
+            assert found is not None and found.is_bad, key
+        if "beams" in key:
+            assert (
+                band(values, "distinct") == BANDS["distinct"][0]
+                and band(values, "word_overlap") == BANDS["word_overlap"][0]
+            )
+
+
+def test_web_texts_are_told_first_whatever_mauve_says(tmp_path: Path) -> None:
+    run = make_samples(tmp_path / "run", [{"utterance": "say", "parse": "(Yield (Ask))"}] * 9, "two_stage")
+    make_samples(run, [{"utterance": "Copyright 2014", "parse": None}] * 9, "one_stage")
+    web = {"mauve_minilm": 0.831, "fluency_outliers": 0.767}
+    for name, values in (("one_stage", web), ("two_stage", {"mauve_minilm": 0.7, "fluency_outliers": 0.12})):
+        evaluate(
+            run, name, {"num_compared": 855, "human_mauve_minilm": 0.954, "human_fluency_outliers": 0.017, **values}
+        )
+    read = page(run)
+    figures = read.all("table", class_="figures")[0].all("tbody")[0].all("th")
+    assert [row.words.split(" share")[0] for row in figures][0] == "above human 95th percentile"
+    (warning,) = [badge.words for badge in read.all("header")[0].all("p", class_="badge")][1:]
+    assert warning.startswith("1-stage: above human") and "no requests" in warning
+    headings = [heading.words.split()[0] for heading in read.all("section", id="utterances")[0].all("h3")]
+    assert headings == ["2-stage", "1-stage"], "the higher MAUVE does not put them first"
+
+
+@pytest.mark.parametrize(("adherence", "is_useless"), [(0.313, True), (0.651, False)])
+def test_texts_that_ignore_their_attributes_are_useless(adherence: float, is_useless: bool, tmp_path: Path) -> None:
+    run = make_samples(tmp_path / "run", [{"utterance": "good", "label": "Stars: 5"}] * 9, "attributes")
+    values = {"attribute_adherence": adherence, "attribute_adherence_chance": 0.311 if is_useless else 0.586}
+    evaluate(run, "attributes", {"num_compared": 1500, **values})
+    head = page(run).all("header")[0].words
+    assert ("Only the tables hold" in head) == is_useless
+
+
+def test_no_mauve_of_few_samples_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in (LEAST_FOR_MAUVE - 1, LEAST_FOR_MAUVE):
+        run = make_samples(tmp_path / str(number), [{"utterance": "yes"}] * 9, "one_stage")
+        values = {"num_compared": number, "mauve_minilm": 0.8765, "human_mauve_minilm": 0.9543, "word_overlap": 0.3}
+        evaluate(run, "one_stage", values)
+        read = page(run)
+        text = (run / "report.html").read_text() + capsys.readouterr().out
+        assert (".876" in text or ".877" in text) == (".954" in text) == (number >= LEAST_FOR_MAUVE)
+        assert ("needs at least 500 samples" in read.all("section", id="quality")[0].words) == (
+            number < LEAST_FOR_MAUVE
+        )
+
+
+def test_terms_have_a_tip_where_they_stand_and_an_entry_in_the_glossary(tmp_path: Path) -> None:
+    run = make_samples(tmp_path / "run", [{"utterance": "yes"}] * 9, "one_stage")
+    evaluate(run, "one_stage", {"mauve_minilm": 0.8, "parsed_chi_square": 0.1})
+    read = page(run)
+    tips = {tip.words: tip.attributes["title"] for tip in read.all("abbr")}
+    (glossary,) = read.all("section", id="glossary")
+    entries = dict(zip([e.words for e in glossary.all("dt")], [e.words for e in glossary.all("dd")], strict=True))
+    assert {"MAUVE", "χ²"} <= tips.keys() and tips.items() <= entries.items()
+    (fold,) = glossary.all("details")
+    assert "open" not in fold.attributes and "more" in fold.attributes["class"], "the script opens it in print"
