@@ -63,7 +63,7 @@ class Draws:
     """Sets that are drawn to say what chance does.
 
     Attributes:
-        null: Draw so often whose each text is, and say what the bare estimate is then.
+        null: Label shuffles of a permutation test of the uncorrected estimate; 0: none.
         bootstrap: Draw so many sets with replacement, for an interval; its mean is off, for what is drawn twice looks
             frequent.
         subsample: Draw so many halves without replacement, for an interval without duplicates.
