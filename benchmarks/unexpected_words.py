@@ -13,9 +13,9 @@ import argparse
 import csv
 import os
 import random
-import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from benchmarks.unexpected import FUNCTIONS, NUM_HIDDEN, Trial, _turns, draw
@@ -88,18 +88,20 @@ def measure(made: Trial, unit: Unit, seed: int) -> Iterator[tuple[float, dict[st
                 named.add(theme)
         values: dict[str, float] = {"num_words": len(found.words), "num_right": right, "sigma": sigma}
         held = sum(word.low <= gives[word.word] / num_units <= word.high for word in found.words)
-        values |= {"num_intervals_right": held, "least": found.least, "cost_in_sigma": cost(privacy, num_units)}
+        values |= {"num_intervals_right": held, "least": found.least, "cost_in_sigma": cost(epsilon, num_units)}
         for theme in sorted(made.hidden):
             values[f"named@{len(has[theme]) / num_units:.4f}"] = theme in named
         yield epsilon, values
 
 
-def cost(privacy: PrivacyArguments, num_units: int) -> float:
+@cache
+def cost(epsilon: float, num_units: int) -> float:
     """By which part the noise of a training of ten epochs grows, by the accountant."""
-    with warnings.catch_warnings(action="ignore"):
-        without = PrivacyArguments(privacy.target_epsilon)
-        one, other = (own.plan(num_units, num_units // 20, [10], "utterance") for own in (privacy, without))
-    return one.noise_multiplier / other.noise_multiplier - 1
+    noises = []
+    for words in (Words().noise_multiplier, None):
+        privacy = PrivacyArguments(epsilon, words_noise_multiplier=words)
+        noises.append(privacy.plan(num_units, num_units // 20, [10], "utterance").noise_multiplier)
+    return noises[0] / noises[1] - 1
 
 
 def main() -> None:
