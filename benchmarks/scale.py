@@ -98,7 +98,7 @@ def topics(timed: Timed, rows: Path, num_rows: int) -> float:
     from doppel.topics import make_codebook
 
     texts = [turn.utterance for turn in _turns(rows)[:EMBEDDED]]
-    book = make_codebook(texts, embed(texts, "minilm"), 20, "minilm")
+    book = make_codebook([], texts, embed(texts, "minilm"), 20, "minilm")
     timed(lambda: book.nearest(embed(texts, "minilm", independent=True)))
     return num_rows / len(texts)
 

@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 
 
 def pool_bins(pool: Sequence[str]) -> dict[str, float]:
-    """The function types of a pool, each with its weight 1/√(share of the trees that have it).
+    """Return the function types of a pool, each with its weight 1/√(share of the trees that have it).
 
     The weights let rare types be told from the noise, which is equal on all bins. They come from the pool, hence from
     the private model, never from the private data.
@@ -39,7 +39,7 @@ def pool_bins(pool: Sequence[str]) -> dict[str, float]:
 
 
 def tree_vector(tree: str | None, bins: Mapping[str, float]) -> dict[str, float]:
-    """Which of the bins a tree has, by their weights, scaled to L2 norm 1.
+    """Return the weighted bins that a tree has, scaled to L2 norm 1.
 
     Args:
         tree: Lispress; nothing for None and for a tree that is not well-formed.
@@ -55,7 +55,7 @@ def tree_vector(tree: str | None, bins: Mapping[str, float]) -> dict[str, float]
 
 
 def matrix(vectors: Sequence[Mapping[str, float]], bins: Mapping[str, float]) -> csr_matrix:
-    """Entries by bin as rows, [vectors, bins]."""
+    """Return entries by bin as rows, [vectors, bins]."""
     place = {name: i for i, name in enumerate(bins)}
     entries = [(i, place[name], value) for i, vector in enumerate(vectors) for name, value in vector.items()]
     rows, columns, values = zip(*entries, strict=True) if entries else ((), (), ())
@@ -63,7 +63,7 @@ def matrix(vectors: Sequence[Mapping[str, float]], bins: Mapping[str, float]) ->
 
 
 def projected_weights(vectors_MK: csr_matrix, targets_K: Floats, variance: float, spread: float = 1.0) -> Floats:
-    """Weights of a pool, nearest in KL to uniform, whose expectations are the targets as far as these are not noise.
+    """Return weights of a pool, nearest in KL to uniform, whose expectations match the targets up to noise.
 
     Of all weights with given expectations those nearest to uniform are w_i ∝ exp(λ·φ_i). λ maximises the concave dual
 
@@ -110,7 +110,7 @@ def projected_weights(vectors_MK: csr_matrix, targets_K: Floats, variance: float
 
 
 def draw(weights_M: Floats, num_samples: int, seed: int | None = None, order: Sequence[int] | None = None) -> list[int]:
-    """Systematic sampling: tree i is drawn ⌊n·w_i⌋ or ⌈n·w_i⌉ times, n·w_i on average.
+    """Draw by systematic sampling: tree i ⌊n·w_i⌋ or ⌈n·w_i⌉ times, n·w_i on average.
 
     So no tree is drawn twice whose weight is at most 1/n, and trees that are neighbours in the order share what they
     are due, which keeps the shares of rare kinds from varying by chance.

@@ -30,7 +30,7 @@ _DAMAGED = (EOFError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error)
 
 
 def run_of(place: Path) -> Path:
-    """The run folder that a file, a training or a sampling lies in: RUN of RUN/SYSTEM/STAGE, and of RUN/parser.
+    """Return the run folder that a file, a training or a sampling lies in: RUN of RUN/SYSTEM/STAGE, and of RUN/parser.
 
     It is the nearest folder above that holds ``manifest.json``, which ``run`` writes before its first step. A training
     by hand has none above it: its run is the folder that it lies in.
@@ -99,7 +99,7 @@ def write_json_lines(path: str | Path, records: Iterable[object]) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's content, 64 hexadecimal digits."""
+    """Return the SHA-256 of a file's content, 64 hexadecimal digits."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -176,17 +176,17 @@ def read_lines(path: str | Path, kind: str = ".jsonl", content: bytes | None = N
 
 
 def read_text(path: str | Path) -> str:
-    """A whole text; as for :func:`read_lines`."""
+    """Read a whole text; as for :func:`read_lines`."""
     return "".join(line for _, line in read_lines(path))
 
 
 def read_list(path: str | Path) -> list[str]:
-    """The lines of a text without blanks around them, but for empty ones."""
+    """Read the lines of a text without blanks around them, but for empty ones."""
     return [text for _, line in read_lines(path, ".txt") if (text := line.strip())]
 
 
 def read_bytes(path: str | Path, kind: str, content: bytes) -> bytes:
-    """A content that is no text, decompressed; as for :func:`read_lines`."""
+    """Read a content that is no text, decompressed; as for :func:`read_lines`."""
     with _open(Path(path), kind, content) as file:
         try:
             return file.read()
@@ -195,7 +195,7 @@ def read_bytes(path: str | Path, kind: str, content: bytes) -> bytes:
 
 
 def read_yaml(path: str | Path, parse: Callable[[str], Any] | None = None) -> Any:
-    """A YAML file.
+    """Read a YAML file.
 
     Args:
         path: The file.
@@ -215,7 +215,7 @@ def read_yaml(path: str | Path, parse: Callable[[str], Any] | None = None) -> An
 
 
 def parse_json(text: str, path: str | Path, number: int, form: str) -> Any:
-    """A JSON value.
+    """Read a JSON value.
 
     Args:
         text: The value.
@@ -242,7 +242,7 @@ def parse_json(text: str, path: str | Path, number: int, form: str) -> Any:
 
 
 def kind_of(value: object) -> str:
-    """What a JSON value is, for errors, which never quote it."""
+    """Describe a JSON value for errors, which never quote it."""
     known = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
     known |= {int: "a whole number", float: "a decimal number"}
     return known.get(type(value), f"a {type(value).__name__}")

@@ -72,7 +72,7 @@ class GradientReducer:
                 parameter.grad = view
 
     def ready(self, parameter: Parameter) -> None:
-        """This rank's gradient of ``parameter`` is final for this step."""
+        """Take note that this rank's gradient of ``parameter`` is final for this step."""
         bucket = self._bucket_of.get(id(parameter))
         if bucket is None or not _several_ranks():
             return
@@ -82,7 +82,7 @@ class GradientReducer:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Within this block a backward pass of autograd, the last of the step on this rank, makes gradients ready."""
+        """Watch the last backward pass of the step on this rank, within this block: it makes gradients ready."""
         handles = []
         if _several_ranks():
             parameters = [parameter for bucket in self._buckets for parameter, _ in bucket.views.values()]

@@ -39,7 +39,7 @@ class HalfWeights:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Within this block, which ends with a step: a trained weight may change after its last use, not before it."""
+        """Hold half-precision weights within this block, a step: weights may change after their last use only."""
         own = [layer for layer in self._layers if "forward" not in vars(layer)]
         for layer in own:
             layer.forward = partial(self._forward, layer)  # type: ignore[method-assign]

@@ -11,7 +11,7 @@ MADE_BY = {"smollm2-135m": "make base-135m", "smollm2-135m-requests": "make base
 
 
 def how_to_make(name: str | Path, root: Path = Path()) -> str | None:
-    """What to do for a model whose folder is missing; None if it is there, or nothing makes it.
+    """Say how to make a model whose folder is missing; None if it is there, or nothing makes it.
 
     Args:
         name: Folder of the model.

@@ -64,7 +64,7 @@ def load(name: str | Path, kind: Any) -> tuple[Any, Any]:
 
 
 def minilm() -> str:
-    """Folder of the sentence encoder all-MiniLM-L6-v2, which an optional package carries.
+    """Return the folder of the sentence encoder all-MiniLM-L6-v2, which an optional package carries.
 
     Raises:
         ModelError: It is not installed.
@@ -80,12 +80,12 @@ def minilm() -> str:
 
 
 def longest_text(model: Any, most: int = MAX_LENGTH) -> int:
-    """Tokens that a model can read, at most ``most``."""
+    """Return the number of tokens that a model can read, at most ``most``."""
     return min(most, getattr(model.config, "max_position_embeddings", None) or most)
 
 
 def first_token(tokenizer: Any) -> int:
-    """The token before a text.
+    """Return the token before a text.
 
     Measured on 200 turns of SMCalFlow with SmolLM2-135M-Instruct: behind ``<|endoftext|>`` they cost 6.8 nats a word,
     behind the first token of a chat 7.2.
@@ -101,7 +101,7 @@ def first_token(tokenizer: Any) -> int:
 
 
 def token_ids(tokenizer: Any, texts: Sequence[str], limit: int | None = None, special: bool = False) -> list[list[int]]:
-    """Ids of each text, cut to ``limit``; what looks like a special token in a text is plain text.
+    """Return ids of each text, cut to ``limit``; what looks like a special token in a text is plain text.
 
     Args:
         tokenizer: Of the model.
@@ -119,7 +119,7 @@ def token_ids(tokenizer: Any, texts: Sequence[str], limit: int | None = None, sp
 
 
 def by_length(rows: Sequence[Sequence[int]], tokens_per_batch: int, what: str | None) -> Iterator[list[int]]:
-    """Places of rows in batches of so many padded tokens, longest rows first, so that there is little padding.
+    """Yield places of rows in batches of so many padded tokens, longest rows first, so that there is little padding.
 
     Args:
         rows: Ids of each text.
@@ -137,7 +137,7 @@ def by_length(rows: Sequence[Sequence[int]], tokens_per_batch: int, what: str | 
 
 
 def padded(rows: Sequence[Sequence[int]], fill: int = 0) -> tuple[Tensor, Tensor]:
-    """Ids of rows, filled on the right, and where they are no filling: both [B, T]."""
+    """Return ids of rows, filled on the right, and where they are no filling: both [B, T]."""
     lengths_B1 = torch.tensor([[len(row)] for row in rows])
     width = int(lengths_B1.max())
     ids_BT = torch.tensor([[*row, *[fill] * (width - len(row))] for row in rows])
@@ -145,7 +145,7 @@ def padded(rows: Sequence[Sequence[int]], fill: int = 0) -> tuple[Tensor, Tensor
 
 
 def logits(model: Any, ids_BT: Tensor) -> Tensor:
-    """Logits [B, T, V] of a causal model, in float32; it looks to the left, so padding on the right is not seen."""
+    """Return float32 logits [B, T, V] of a causal model; it looks to the left, so padding on the right is not seen."""
     found: Tensor = model(input_ids=ids_BT.to(model.device), use_cache=False).logits
     return found.float()
 
@@ -196,7 +196,7 @@ class TextFeaturizer:
         self._loaded: tuple[Any, Any] | None = None
 
     def load(self) -> tuple[Any, Any]:
-        """Model and tokenizer, loaded once.
+        """Return model and tokenizer, loaded once.
 
         Raises:
             ModelError: See :func:`load`.
@@ -222,7 +222,7 @@ class TextFeaturizer:
         return torch.stack([self._features[text] for text in texts]) if texts else torch.empty(0, 0)
 
     def read(self, texts: Sequence[str], independent: bool = False) -> Tensor:
-        """As a call, but nothing is remembered.
+        """Read texts as by a call, but remember nothing.
 
         Formal guarantees:
             Where ``independent``, the features of a text are a function of this text and of the model to the last bit,

@@ -9,7 +9,7 @@ Formal guarantees:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import numpy as np
@@ -27,7 +27,7 @@ _PART = 2**22
 
 
 def whole(vectors_ND: NDArray[np.floating]) -> Whole:
-    """Vectors as whole numbers, multiples of 2⁻²⁰ of entries in [-1, 1]; each entry by itself.
+    """Return vectors as whole numbers, multiples of 2⁻²⁰ of entries in [-1, 1]; each entry by itself.
 
     Raises:
         ValueError: The vectors have more than 2,048 entries.
@@ -43,15 +43,23 @@ def whole(vectors_ND: NDArray[np.floating]) -> Whole:
 
 
 def normalised(vectors_MD: NDArray[np.floating], nearness: Nearness = "cosine") -> Whole:
-    """Public vectors as whole numbers: for angles of norm 1 each, which the mean of several embeddings has not."""
+    """Return public vectors as whole numbers, scaled to norm 1, for angles."""
     vectors = np.asarray(vectors_MD, dtype=np.float64)
     if nearness == "cosine":
         vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     return whole(vectors)
 
 
+def cosines(rows_ND: Whole, public_MD: Whole, places: Sequence[int]) -> NDArray[np.float64]:
+    """Return ⟨x, c⟩ of each row and the public vector at its place, exactly: for unit vectors the cosine."""
+    found, chosen = np.empty(len(rows_ND)), np.asarray(places)
+    for place, public_D in enumerate(public_MD.astype(np.float64)):
+        found[chosen == place] = rows_ND[chosen == place].astype(np.float64) @ public_D
+    return found / _WHOLE**2
+
+
 def nearest(rows_ND: Whole, public_MD: Whole, k: int, nearness: Nearness = "cosine") -> Iterator[list[int]]:
-    """The k public vectors nearest to each row, of equally near ones the first; all of them where there are fewer.
+    """Yield the k public vectors nearest to each row, ties in their order; all of them where there are fewer.
 
     Scores are ⟨x, c⟩ for angles, which a row's own length does not change, and 2⟨x, c⟩ - ‖c‖² for distances. Both are
     exact. Memory beside the arguments does not grow with the rows.

@@ -51,7 +51,7 @@ class Strings:
                 node.setdefault(_END, []).append(string)
 
     def find(self, text: str) -> Iterator[Occurrence]:
-        """Each occurrence in a text, by its start, also those that overlap."""
+        """Yield each occurrence in a text, by its start, also those that overlap."""
         signs, places = _signs(text)
         places.append(len(text))
         for first, sign in enumerate(signs):
@@ -70,7 +70,7 @@ class Strings:
 
 
 def merged(found: Iterable[Occurrence]) -> list[Occurrence]:
-    """Occurrences that overlap as one, with the longest one's string, of equally long ones the first."""
+    """Return occurrences that overlap as one, with the longest one's string, of equally long ones the first."""
     groups: list[list[Occurrence]] = []
     stop = 0
     for one in sorted(found, key=lambda one: one.start):
@@ -86,7 +86,7 @@ def merged(found: Iterable[Occurrence]) -> list[Occurrence]:
 
 
 def fold(text: str) -> str:
-    """A text as it is compared: in one case, one way to write a character, a blank for a hyphen and for many blanks."""
+    """Normalise a text for comparison: case, Unicode forms, hyphens and runs of blanks."""
     return "".join(_signs(text)[0]).replace("-", " ").strip()
 
 
@@ -131,7 +131,7 @@ def _signs(text: str) -> tuple[list[str], list[int]]:
 
 @lru_cache(maxsize=1 << 16)
 def fold_character(char: str) -> str:
-    """A character as it is compared, by itself; none for one that does not count."""
+    """Normalise a character for comparison, by itself; none for one that does not count."""
     if char.isspace():
         return " "
     if char in _OTHERS:

@@ -1,11 +1,15 @@
 """Topics of texts that anybody may read, and the topic that is nearest to a text: a codebook.
 
 The centres are k-means centres of sentence embeddings; a topic is called by words that many of its texts have and few
-others do (class-based TF-IDF: Grootendorst, 2022, arXiv 2203.05794), in the order in which its texts say them.
+others do (class-based TF-IDF: Grootendorst, 2022, arXiv 2203.05794), in the order in which its texts say them. A text
+that is farther from every centre than all but 5 % of the public texts is of no topic: it is :data:`UNLIKE` all.
 
 Formal guarantees:
-    A codebook is made of texts that are public, or samples of a private model. The topic of a private text is a
-    function of this text and of the codebook alone, if its embedding depends on no other text (`nearest`).
+    A codebook, its distance too, is made of samples of a private model and of public texts: post-processing of a
+    training that the ledger has paid for. So the count of topics is one more mechanism on the same data, which may
+    depend on what those before it released (adaptive composition), and costs what its noise says. The topic of a
+    private text is a function of this text and of the codebook alone, if its embedding depends on no other text
+    (`nearest`). It is one bin of them all, :data:`UNLIKE` among them: one bin more changes no sensitivity.
 """
 
 from __future__ import annotations
@@ -22,10 +26,16 @@ from numpy.typing import NDArray
 
 from doppel.errors import DataError
 from doppel.files import read_json_lines, write_json_lines
-from doppel.nearest import nearest, normalised, whole
+from doppel.nearest import cosines, nearest, normalised, whole
 
 Floats = NDArray[np.float32]
 
+#: Texts that are far from every topic; no topic is called so, as names have no stop words.
+UNLIKE = "unlike all topics"
+#: Public texts that are.
+_SHARE_UNLIKE = 0.05
+#: Samples of a topic that suffice to name it.
+_FEW_SAMPLES = 10
 _WORDS_OF_A_NAME = 3
 #: Of a topic's texts, those that a word of its name must be in: a rare name of a person is no topic.
 _LEAST_SHARE = 0.1
@@ -49,24 +59,38 @@ class Codebook:
         names: Of each topic, all different.
         centers: Unit vectors, [topics, D].
         encoder: What made the embeddings.
+        least_cosine: Of a text's angle to the nearest centre, below which it is :data:`UNLIKE` all topics; None: any
+            text has a topic.
     """
 
     names: tuple[str, ...]
     centers: Floats
     encoder: str
+    least_cosine: float | None = None
+
+    @property
+    def bins(self) -> tuple[str, ...]:
+        """What a text can be counted as."""
+        return self.names if self.least_cosine is None else (*self.names, UNLIKE)
 
     def nearest(self, vectors_ND: Floats) -> list[str]:
-        """The name of the centre nearest in angle to each vector: for each by itself, whatever is beside it.
+        """The name of the centre nearest in angle to each vector, or that none is near: for each by itself.
 
         Formal guarantees:
-            No row changes what another is nearest to (:mod:`doppel.nearest`).
+            No row changes what another is nearest to, or how near that is (:mod:`doppel.nearest`).
         """
-        return [self.names[place] for (place,) in nearest(whole(vectors_ND), normalised(self.centers), 1)]
+        rows, centers = whole(vectors_ND), normalised(self.centers)
+        places = [place for (place,) in nearest(rows, centers, 1)]
+        if self.least_cosine is None:
+            return [self.names[place] for place in places]
+        are_near = cosines(rows, centers, places) >= self.least_cosine
+        return [self.names[place] if is_near else UNLIKE for place, is_near in zip(places, are_near, strict=True)]
 
     def save(self, path: Path) -> None:
         """Write one JSON line a topic."""
         rows = zip(self.names, self.centers.tolist(), strict=True)
-        write_json_lines(path, ({"name": name, "center": center, "encoder": self.encoder} for name, center in rows))
+        told = {"encoder": self.encoder, "least_cosine": self.least_cosine}
+        write_json_lines(path, ({"name": name, "center": center, **told} for name, center in rows))
 
     @classmethod
     def load(cls, path: Path) -> Codebook:
@@ -78,28 +102,40 @@ class Codebook:
         lines = [line for _, line in read_json_lines(path)]
         try:
             centers = np.array([line["center"] for line in lines], dtype=np.float32)
-            book = cls(tuple(str(line["name"]) for line in lines), centers, str(lines[0]["encoder"]))
+            names, least = tuple(str(line["name"]) for line in lines), lines[0].get("least_cosine")
+            book = cls(names, centers, str(lines[0]["encoder"]), None if least is None else float(least))
         except (KeyError, ValueError, IndexError) as error:
             raise DataError(f"{path} is no codebook: delete it, and it is made again") from error
         return book
 
 
 def make_codebook(
-    texts: Sequence[str], vectors_ND: Floats, num_topics: int, encoder: str, seed: int = 1, name_topics: bool = True
+    samples: Sequence[str],
+    public: Sequence[str],
+    vectors_ND: Floats,
+    num_topics: int,
+    encoder: str,
+    seed: int = 1,
+    name_topics: bool = True,
 ) -> Codebook:
-    """Cluster the embeddings of texts.
+    """Cluster the embeddings of samples and public texts, both of which weigh the same.
+
+    Samples have the themes that the public texts lack, and name the topics that they fall into; public texts have the
+    themes that a model of few units has not learnt.
 
     Args:
-        texts: Public texts, or samples of a private model; the same text several times counts several times.
-        vectors_ND: Their embeddings, unit vectors.
+        samples: Samples of a private model, if any; the same text several times counts several times.
+        public: Public texts, if any.
+        vectors_ND: Unit vectors of the samples, then of the public texts.
         num_topics: How many topics.
         encoder: What made the embeddings.
         seed: Of k-means.
-        name_topics: Whether topics are called by their words; else they are numbered.
+        name_topics: Whether topics are called by their words, and a text may be of none; else they are numbered.
 
     Raises:
         DataError: There are fewer different texts than topics.
     """
+    texts = [*samples, *public]
     if not 2 <= num_topics <= len(set(texts)):
         what = "topics" if name_topics else "clusters"
         raise DataError(
@@ -108,13 +144,20 @@ def make_codebook(
         )
     from sklearn.cluster import KMeans
 
-    clusters = KMeans(num_topics, n_init=4, random_state=seed).fit(vectors_ND)
+    is_sample = np.arange(len(texts)) < len(samples)
+    weights = np.where(is_sample, 1 / max(1, len(samples)), 1 / max(1, len(public))) * len(texts)
+    clusters = KMeans(num_topics, n_init=4, random_state=seed).fit(vectors_ND, sample_weight=weights)
     norms = np.linalg.norm(clusters.cluster_centers_, axis=1, keepdims=True)
     centers = (clusters.cluster_centers_ / np.maximum(norms, 1e-12)).astype(np.float32)
     if not name_topics:
         return Codebook(tuple(f"cluster {place + 1}" for place in range(num_topics)), centers, encoder)
-    members = [[text for text, own in zip(texts, clusters.labels_, strict=True) if own == k] for k in range(num_topics)]
-    return Codebook(tuple(names_of(members)), centers, encoder)
+    found = [
+        [[text for text, own in zip(part, labels, strict=True) if own == k] for k in range(num_topics)]
+        for part, labels in ((samples, clusters.labels_[is_sample]), (public, clusters.labels_[~is_sample]))
+    ]
+    members = [own if len(own) >= _FEW_SAMPLES else own + known for own, known in zip(*found, strict=True)]
+    near = (vectors_ND[~is_sample] if public else vectors_ND) @ centers.T
+    return Codebook(tuple(names_of(members)), centers, encoder, float(np.quantile(near.max(axis=1), _SHARE_UNLIKE)))
 
 
 def names_of(members: Sequence[Sequence[str]]) -> list[str]:

@@ -174,7 +174,9 @@ def test_the_wheel_is_the_library_alone(wheel: Path) -> None:
     files = {name for name in names if not name.split("/")[0].endswith(".dist-info")}
     assert {name.split("/")[0] for name in files} == {"doppel"}
     sources = {
-        str(path.relative_to(ROOT)) for path in (ROOT / "doppel").rglob("*") if path.suffix in (".py", ".txt", ".yaml")
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "doppel").rglob("*")
+        if path.suffix in (".py", ".txt", ".yaml", ".csv")
     }
     assert files == sources
 

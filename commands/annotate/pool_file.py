@@ -72,7 +72,7 @@ def read_rows(path: str, read: Reader = read_records) -> Iterator[Row]:
 def good_rows(
     path: str, skip_bad_rows: bool, abstract: Callable[[str], str] = template, read: Reader = read_records
 ) -> Iterator[tuple[Row, str]]:
-    """The rows of a file with their programs without entities.
+    """Yield the rows of a file with their programs without entities.
 
     Args:
         path: See :func:`read_rows`.

@@ -69,7 +69,7 @@ def write_sheet(file: Path, sheet: Path, parser: Path | None = None) -> str:
 
 
 def in_order(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows with their templates, those first that are worth annotating first.
+    """Return rows with their templates, those first that are worth annotating first.
 
     They come in rounds: one of each template, then a second of each that has two, and so on. Of a template, and inside
     a round, those come first whose tree is least sure; rows whose tree cannot be read are a template of their own.

@@ -10,7 +10,7 @@ from doppel.files import run_of
 
 
 def predict_command(stage: Path, writes_texts: bool = True) -> str:
-    """How to sample from a stage by hand: into a folder beside its run, whose own files steps alone have made.
+    """Say how to sample from a stage by hand: into a folder beside its run, whose own files steps alone have made.
 
     Args:
         stage: Folder of the training, with its config.yaml.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +23,6 @@ from callbacks.differential_privacy import DifferentialPrivacy
 from callbacks.progress_lines import ProgressInPlace, ProgressLines
 from callbacks.slurm_job import SlurmJob
 from callbacks.wandb_artifacts import never_fatal
-from commands.lightning import train
 from commands.lightning.hardware import check_hardware, settled_precision, uses_cpu
 from commands.lightning.own_code import place
 from commands.lightning.parser import PRIVACY, DoppelArgumentParser, listed_privacy, no_prompts
@@ -78,26 +77,29 @@ class RunFolderConfig(SaveConfigCallback):
 
 
 class DoppelCLI(LightningCLI):
-    """``fit``, ``validate``, ``test`` and ``predict`` with three more keys, ``run_dir``, ``privacy`` and
-    ``not_private``.
+    """``fit``, ``validate``, ``test`` and ``predict`` with ``run_dir``, ``privacy`` and ``not_private``.
 
-    The run folder decides where everything of a stage lies: configuration, checkpoints and W&B files in it, the
-    ledger beside it in PIPELINE, or there the name of one that serves many runs (``privacy.ledger_path``, else
-    ``$DOPPEL_LEDGER``). W&B runs are grouped by pipeline and named by stage; whoever goes on in a run folder
-    goes on with its W&B run. ``configs/trainer.yaml`` holds the defaults. Of data that are not public, W&B keeps
-    neither console nor memory, unless ``trainer.logger.dict_kwargs.settings`` asks for them.
-
-    A trainer with ``privacy`` gets a :class:`~callbacks.differential_privacy.DifferentialPrivacy` as the first of its
-    callbacks, whatever the verb; a ``fit`` with ``privacy: null`` is the same training without a guarantee, and says
-    so. It takes public data, and private ones with ``not_private: true`` alone.
+    The run folder decides where everything of a stage lies: configuration, checkpoints and W&B files in it, the ledger
+    beside it, or the name of one that serves many runs (``privacy.ledger_path``, else ``$DOPPEL_LEDGER``). W&B runs are
+    grouped by run and named by stage; a resumed stage goes on with its W&B run. Of data that are not public, W&B keeps
+    neither console nor memory, unless ``trainer.logger.dict_kwargs.settings`` asks for them. With ``privacy`` the
+    trainer gets a :class:`~callbacks.differential_privacy.DifferentialPrivacy` as its first callback; ``privacy: null``
+    is the same training without a guarantee, on public data, or on private ones with ``not_private: true`` alone.
 
     Args:
         args: Command line that begins with the subcommand; ``sys.argv[1:]`` by default.
         trainer_class: Class of the trainer, whose methods are the subcommands.
+        commands: The functions of subcommands, whose docstrings are their help.
     """
 
-    def __init__(self, args: Sequence[str] | None = None, trainer_class: type[Trainer] = Trainer) -> None:
+    def __init__(
+        self,
+        args: Sequence[str] | None = None,
+        trainer_class: type[Trainer] = Trainer,
+        commands: Iterable[Callable[..., Any]] = (),
+    ) -> None:
         self._lock: FileLock | None = None
+        told = {command.__name__: command_help(command) for command in commands}
         try:
             super().__init__(
                 model_class=LightningModule,
@@ -110,7 +112,7 @@ class DoppelCLI(LightningCLI):
                     "default_env": False,
                     "formatter_class": HelpFormatter,
                     **{
-                        name: {"default_config_files": [str(DEFAULTS)], **command_help(self.command(name))}
+                        name: {"default_config_files": [str(DEFAULTS)], **told.get(name, {})}
                         for name in self.subcommands()
                     },
                 },
@@ -122,11 +124,6 @@ class DoppelCLI(LightningCLI):
         finally:
             if self._lock is not None:
                 self._lock.release()
-
-    @staticmethod
-    def command(name: str) -> Callable[..., Any]:
-        """Return the function of a subcommand, whose docstring is its help."""
-        return getattr(train, name)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the run folder, the guarantee, and ``auto`` for the precision, which Lightning does not know."""
@@ -195,7 +192,7 @@ class DoppelCLI(LightningCLI):
         return of_runs(*stages)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """A trainer with the guarantee that is asked for, whose requeueing is left to Preemption.
+        """Build the trainer with the guarantee that is asked for; requeueing is left to Preemption.
 
         Lightning's own handler saves wherever the signal finds the process: between noise and count, for instance.
         """

@@ -43,7 +43,7 @@ def close(trainer: Trainer) -> None:
 
 
 def is_own(module: object) -> bool:
-    """Whether a model is none of this project's, nor derived from one that samples or annotates."""
+    """Return whether a model is a user's own, not derived from one that samples or annotates."""
     kinds = [kind for kind in type(module).__mro__ if kind is not LogicalBatchModule]
     return not any(kind.__module__.startswith("lightning_modules.") for kind in kinds)
 

@@ -16,7 +16,7 @@ _CPU_BF16 = ("amx_bf16", "avx512_bf16", "bf16")  # on x86, x86 and ARM
 
 
 def settled_precision(accelerator: str, precision: str) -> str:
-    """The precision to run in, which is said where it was left open; warns of one that is slow here.
+    """Return the precision to run in, which is said where it was left open; warns of one that is slow here.
 
     Args:
         accelerator: ``trainer.accelerator``.
@@ -47,7 +47,7 @@ def settled_precision(accelerator: str, precision: str) -> str:
 
 
 def training_precision(precision: str) -> Callable[[], AbstractContextManager[None]]:
-    """The context of a training's forward passes on this machine; says nothing.
+    """Return the context of a training's forward passes on this machine; says nothing.
 
     Args:
         precision: ``trainer.precision``.
@@ -62,7 +62,7 @@ def training_precision(precision: str) -> Callable[[], AbstractContextManager[No
 
 
 def uses_cpu(accelerator: str) -> bool:
-    """Whether a trainer with this ``accelerator`` computes on the CPU."""
+    """Return whether a trainer with this ``accelerator`` computes on the CPU."""
     return accelerator == "cpu" or not (torch.cuda.is_available() or torch.backends.mps.is_available())
 
 
@@ -108,7 +108,7 @@ def check_hardware(accelerator: str, precision: str) -> None:
 
 
 def supports(capability: tuple[int, int], architectures: Sequence[str]) -> bool:
-    """Whether a build for ``architectures`` runs on a GPU.
+    """Return whether a build for ``architectures`` runs on a GPU.
 
     Machine code (``sm_XY``) runs on GPUs of the same major number and at least this minor one; intermediate code
     (``compute_XY``) is compiled at start for any newer GPU.

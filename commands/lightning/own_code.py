@@ -57,7 +57,7 @@ def check_own(argv: Sequence[str]) -> None:
 
 
 def place(error: BaseException) -> str:
-    """Where an error of one's own code comes from, ``mine.py:12``; empty if none of it took part."""
+    """Return where an error of one's own code comes from, ``mine.py:12``; empty if none of it took part."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, SyntaxError) and cause.filename:

@@ -31,7 +31,7 @@ class DoppelArgumentParser(NearestKey, LightningArgumentParser):
 
 
 def listed_privacy() -> str:
-    """What to write instead of the callback."""
+    """Say what to write instead of the callback."""
     return (
         "trainer.callbacks lists DifferentialPrivacy: remove it there, and write its arguments below the key `privacy` "
         "at the top of the configuration, such as `privacy: {target_epsilon: 3.0}`; null is the run without privacy"
@@ -39,7 +39,7 @@ def listed_privacy() -> str:
 
 
 def no_prompts(given: str) -> str:
-    """What `predict` lacks without its overlay."""
+    """Say what `predict` lacks without its overlay."""
     return (
         f"predict has {given} to write from: add --config configs/overlays/sample.yaml, which samples texts, or "
         "--config configs/overlays/annotate.yaml, with which a parser annotates utterances"

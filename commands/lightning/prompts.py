@@ -23,16 +23,13 @@ def check_prompts(model: Any, data: Any, private: Callable[[], Iterable[Source]]
     """Refuse prompts that are neither public nor a release, before a model samples anything.
 
     Formal guarantees:
-        A language model writes its prompt beside what it samples. A prompt that a step of a run has made, and that is
-        as the step made it, was released by that run: text sampled for it is post-processing of two releases, under the
-        ε of both runs where these are two. A prompt that is declared public costs nothing, and is taken if its file
-        does not say what a private one of the model's run says (:func:`~datamodules.guards.overlap.overlapping`). No
-        other one is taken. The run is found by the ``manifest.json`` above the file; whoever may write every file of it
-        can forge that. Trees or labels of private text without the text, declared public, are not noticed.
-
-        A parser annotates private utterances too. What it writes is as private as these, and
-        :class:`~callbacks.synthetic_writer.SyntheticWriter` keeps silent about it. Whether its utterances are a
-        release, or the public part of a split, is looked up likewise, and noted as ``is_released``.
+        A language model writes its prompt beside what it samples. A prompt that is as a step of a run has made it was
+        released by that run: text for it is post-processing of two releases, under the ε of both runs. A prompt
+        declared public costs nothing, and is taken unless its file says what a private one of the model's run says
+        (:func:`~datamodules.guards.overlap.overlapping`); trees or labels of private text without the text are not
+        noticed. No other one is taken. The run is found by the ``manifest.json`` above the file. What a parser
+        annotates is as private as its utterances, and :class:`~callbacks.synthetic_writer.SyntheticWriter` keeps silent
+        about it, unless they are a release or the public part of a split (``is_released``).
 
     Args:
         model: What predicts.
@@ -74,7 +71,7 @@ def refuse_private_lines(name: str, path: str, columns: Columns | None, private:
 
 
 def why_not_released(path: str, roles: tuple[Role, ...]) -> str | None:
-    """Why a file is no release of a run; None where it is."""
+    """Return why a file is no release of a run; None where it is."""
     file = Path(path).resolve()
     run = run_of(file)
     if not (run / FILE).is_file() or not file.is_file():

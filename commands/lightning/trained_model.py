@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def trained_model(file: Path, config: StageConfig) -> CausalLM:
-    """The model of a checkpoint, with its weights and in its text format.
+    """Return the model of a checkpoint, with its weights and in its text format.
 
     Args:
         file: STAGE/checkpoints/last.ckpt.
@@ -44,13 +44,13 @@ def trained_model(file: Path, config: StageConfig) -> CausalLM:
 
 
 def place_of(model: str) -> Path:
-    """Where a model is: a folder, from here or beside the code; else its name, which may be one on the hub."""
+    """Return where a model is: a folder, from here or beside the code; else its name, which may be one on the hub."""
     path = Path(expand_path(model)).expanduser()
     return ROOT / path if not path.is_dir() and (ROOT / path).is_dir() else path
 
 
 def value_chooser(by: str) -> ValueChooser:
-    """What chooses among public values, of a column that a model fills.
+    """Return the chooser among the public values of a column that a model fills.
 
     Args:
         by: The model, as the schema names it.

@@ -136,7 +136,7 @@ def draw_curves(axes: Axes, lines: pd.DataFrame) -> None:
         )
     axes.set_xticks(range(len(levels)), levels)
     axes.set_xlabel("ε")
-    axes.set(ylabel="", ylim=(0, None))
+    axes.set(ylabel="", ylim=(0, 1.08 * axes.get_ylim()[1]))
     axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.24), ncols=2)  # below, where it hides no line
 
 

@@ -15,7 +15,8 @@ import yaml
 from commands.page import quality
 from commands.page.asked import FEWEST, Asked, Sample, ask, hierarchy, is_asked_for, lacks
 from commands.page.html import PAGE, render
-from commands.page.names import Names, read_names, shipped_names, write_template
+from commands.page.names import Names, read_names, shipped_names
+from commands.page.names_template import write_template
 from commands.page.redacted import hidden
 from commands.page.released import read_release
 from commands.page.support import Support, find_support, sampled_of
@@ -169,7 +170,8 @@ def _by_topics(drawn: _Drawn, num_topics: int) -> _Drawn:
         raise UserError("--topics groups samples without trees and labels, and these have some: leave it out")
     texts = [sample.utterance for sample in drawn.shown[main]]
     vectors = embed(texts, "minilm")
-    topics = make_codebook(texts, vectors, num_topics, "minilm").nearest(vectors)
+    book = replace(make_codebook(texts, [], vectors, num_topics, "minilm"), least_cosine=None)  # each has a topic
+    topics = book.nearest(vectors)
     samples = [replace(sample, label=name) for sample, name in zip(drawn.shown[main], topics, strict=True)]
     return replace(drawn, shown={**drawn.shown, main: samples})
 

@@ -38,7 +38,7 @@ def attributes(
     releases: Path | None = None,
     only: str | None = None,
 ) -> None:
-    """Prompts for a model of utterances given attributes, from rows like those of the private table.
+    """Write prompts for a model of utterances given attributes, from rows like those of the private table.
 
     Data, unit, attributes and budget are those of the trained stage: its privacy arguments announced the release
     (histogram_share, or histogram_noise_multiplier). Marginals of the table of attributes are measured with noise and
@@ -93,7 +93,7 @@ def _measured(stage_dir: Path, codes: AttributeCodes, path: Path) -> Mixture:
 
 
 def table_of(turns: Sequence[Example], codes: AttributeCodes) -> Table:
-    """The table of the attributes of private turns, each row a function of its turn and of the public schema."""
+    """Return the table of the attributes of private turns, each row a function of its turn and of the public schema."""
     rows = [codes.read(turn.label or "") for turn in turns]
     return Table.of_units(rows, [turn.unit for turn in turns], codes.schema.sizes)
 

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,20 +33,15 @@ class AuditCLI(DoppelCLI):
     """The command line of `fit` with the verb `audit`; everything that it writes lies in the run folder."""
 
     def __init__(self) -> None:
-        super().__init__(trainer_class=AuditTrainer)
-
-    @staticmethod
-    def command(name: str) -> Callable[[list[str]], int]:
-        """Return the one function."""
-        return audit
+        super().__init__(trainer_class=AuditTrainer, commands=(audit,))
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
-        """The one verb."""
+        """Return the one subcommand."""
         return {STAGE: {"model", "datamodule"}}
 
     def before_instantiate_classes(self) -> None:
-        """Example a configuration of `fit`, also one that a run has saved, into one of this folder."""
+        """Turn a configuration of `fit`, also one that a run has saved, into one of this folder."""
         config = self.config[STAGE]
         if config.run_dir is None:
             raise UserError("an audit needs a folder for what it writes: give --run_dir RUN/audit")
@@ -110,7 +104,7 @@ def audit(argv: list[str]) -> int:
 
 
 def render(report: dict[str, Any]) -> str:
-    """The report as text for people."""
+    """Render the report as text for people."""
     bound, claim = report["private/bound"], report["claim"]
     claimed = "none (privacy: null)"
     if claim is not None:

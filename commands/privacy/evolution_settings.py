@@ -95,7 +95,7 @@ class Evolution:
 
     @classmethod
     def of(cls, values: Any) -> Evolution:
-        """From what the parser of experiments has read."""
+        """Build the settings from what the parser of experiments has read."""
         fields = dict(vars(values))
         for name, part in (("wording", Wording), ("limits", Limits)):
             if fields.get(name) is not None:
@@ -122,11 +122,11 @@ class Evolution:
         return self.rows == ATTRIBUTES
 
     def questions(self, num_samples: int) -> int:
-        """Texts that the generator writes at most."""
+        """Return the most texts that the generator writes."""
         pool = num_samples * (1 + self.variations)
         return num_samples * (1 + self.variations * self.rounds) + self.look_ahead * pool * self.rounds
 
 
 def generator_of(experiment: Mapping[str, Any]) -> str:
-    """Who writes the texts of an evolution, by the fields of its experiment."""
+    """Return the generator of an evolution by name, from the fields of its experiment."""
     return str((experiment.get("evolution") or {}).get("generator") or Evolution.generator)

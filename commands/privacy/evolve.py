@@ -215,7 +215,7 @@ def warn_of(texts: Sequence[str], public: Sequence[str]) -> None:
 
 
 def generator_of(settings: Evolution, answers: Answers, donations: Sequence[Donation]) -> Generator:
-    """Who writes.
+    """Build the generator.
 
     Raises:
         UserError: A model cannot be loaded.
@@ -239,7 +239,7 @@ def generator_of(settings: Evolution, answers: Answers, donations: Sequence[Dona
 
 
 def read_rows(path: str | None) -> list[dict[str, str]]:
-    """Rows of attributes, as ``metadata`` writes them; none where no file is named.
+    """Read rows of attributes, as ``metadata`` writes them; none where no file is named.
 
     Raises:
         DataError: The file has none.
@@ -253,7 +253,7 @@ def read_rows(path: str | None) -> list[dict[str, str]]:
 
 
 def read_public(path: str | None, data: Mapping[str, Any]) -> list[Donation]:
-    """The first distinct texts of the public reference.
+    """Read the first distinct texts of the public reference.
 
     Raises:
         DataError: The file cannot be read.
@@ -267,7 +267,7 @@ def read_public(path: str | None, data: Mapping[str, Any]) -> list[Donation]:
 
 
 def read_donations(path: str | None) -> list[Donation]:
-    """Texts that were given to be shown to a generator: rows of a table, each with a text.
+    """Read the texts that may be shown to a generator: rows of a table, each with a text.
 
     Raises:
         DataError: It cannot be read, or has a row without text.

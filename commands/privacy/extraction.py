@@ -18,7 +18,7 @@ MIN_WORDS = 5
 def extraction_report(
     samples: Sequence[dict[str, Any]], canaries: Sequence[Canary], turns: Sequence[Example], text_format: TextFormat
 ) -> dict[str, Any]:
-    """Copies of canaries and of training text among samples.
+    """Count copies of canaries and of training text among samples.
 
     Canaries that were left out of the training are the control: what is found of them came about by chance, or was
     copied from a prompt. The numbers compare with private data and are not differentially private.

@@ -50,7 +50,7 @@ class FeatureExtractor(ABC):
 
     @abstractmethod
     def extract(self, texts: Sequence[str], independent: bool) -> list[str]:
-        """What each text is read as; empty where it cannot be drawn.
+        """Extract the feature of each text; empty where it cannot be drawn.
 
         Args:
             texts: Texts.
@@ -58,16 +58,16 @@ class FeatureExtractor(ABC):
         """
 
     def extract_private(self, turns: Sequence[Example]) -> list[str]:
-        """Likewise of private turns, each by itself."""
+        """Extract features of private turns, each from its own turn alone."""
         return self.extract([getattr(turn, self.field) or "" for turn in turns], True)
 
     @abstractmethod
     def bins(self, readings: Sequence[str]) -> dict[str, float]:
-        """The bins and their weights, by what was read of the pool."""
+        """Return the bins and their weights, from the features of the pool."""
 
     @abstractmethod
     def vector(self, reading: str, bins: Mapping[str, float]) -> dict[str, float]:
-        """Entries of what was read, of L2 norm at most 1."""
+        """Return the histogram entries of a feature, of L2 norm at most 1."""
 
 
 class Trees(FeatureExtractor):
@@ -76,7 +76,7 @@ class Trees(FeatureExtractor):
     what, of, field = "function types", "trees", "parse"
 
     def extract(self, texts: Sequence[str], independent: bool) -> list[str]:
-        """The trees, if they are well-formed."""
+        """Extract the trees, where they are well-formed."""
         return [text if is_valid(text) else "" for text in texts]
 
     def bins(self, readings: Sequence[str]) -> dict[str, float]:
@@ -104,7 +104,7 @@ class ParsedTrees(Trees):
         self.digest = content_digest(str(parser))
 
     def extract(self, texts: Sequence[str], independent: bool) -> list[str]:
-        """What the parser reads, where it is well-formed."""
+        """Extract the trees that the parser predicts, where they are well-formed."""
         self.parser.max_rows = 1 if independent else 256
         distinct = [text for text in dict.fromkeys(texts) if text]
         read = self.parser.annotate(
@@ -115,12 +115,12 @@ class ParsedTrees(Trees):
 
 
 class TopicsOf(FeatureExtractor):
-    """The nearest topic of a codebook, which is made once and kept.
+    """The nearest topic of a codebook, or that all are far; the codebook is made once and kept.
 
     Args:
         path: The codebook.
         num_topics: Topics.
-        texts: File of public utterances that it is made of, which the caller has checked; None for the pool.
+        texts: File of public utterances that it is made of beside the pool, which the caller has checked, if any.
         columns: Its columns.
         encoder: Sentence encoder, if it is to be made.
         seed: Of k-means, likewise.
@@ -143,24 +143,25 @@ class TopicsOf(FeatureExtractor):
             )
 
     def extract(self, texts: Sequence[str], independent: bool) -> list[str]:
-        """Names of topics; makes the codebook of these texts if there is none."""
+        """Extract the topics; make the codebook of these texts, the pool, if there is none."""
         if not self.path.exists():
             num_topics, public, columns, encoder, seed = self._made
-            own = [text for text in texts if text]
+            own, known = [text for text in texts if text], list[str]()
             if public is not None:
-                own = [turn.utterance for turn in read_examples(expand_path(public), "utterance", columns=columns)]
-            make_codebook(own, embed(own, encoder), num_topics, encoder, seed, self.name_topics).save(self.path)
+                known = [turn.utterance for turn in read_examples(expand_path(public), "utterance", columns=columns)]
+            vectors = embed([*own, *known], encoder)
+            make_codebook(own, known, vectors, num_topics, encoder, seed, self.name_topics).save(self.path)
         book = Codebook.load(self.path)
         self.digest = content_digest(str(self.path))
         names = iter(book.nearest(embed([text for text in texts if text], book.encoder, independent)))
         return [next(names) if text else "" for text in texts]
 
     def bins(self, readings: Sequence[str]) -> dict[str, float]:
-        """All topics, with equal weights."""
-        return dict.fromkeys(Codebook.load(self.path).names, 1.0)
+        """Return all topics, and the bin of texts unlike them, with equal weights."""
+        return dict.fromkeys(Codebook.load(self.path).bins, 1.0)
 
     def vector(self, reading: str, bins: Mapping[str, float]) -> dict[str, float]:
-        """1 for the topic."""
+        """Return 1 for the topic."""
         return {reading: 1.0} if reading in bins else {}
 
 
@@ -176,7 +177,7 @@ class ClustersOf(TopicsOf):
 
 
 def embed(texts: Sequence[str], encoder: str, independent: bool = False) -> Floats:
-    """Unit vectors of texts, [texts, D].
+    """Return unit vectors of texts, [texts, D].
 
     Args:
         texts: Texts.

@@ -31,7 +31,7 @@ def histogram(
     shares: Path | None = None,
     only: str | None = None,
 ) -> None:
-    """Prompts for a model of utterances given a label, from a noised histogram of the private labels.
+    """Write prompts for a model of utterances given a label, from a DP histogram of the private labels.
 
     Data, unit, budget and noise are those of the trained stage: its privacy arguments announced the histogram
     (histogram_noise_multiplier), and one release of it is written to the ledger. The noised histogram is kept beside
@@ -75,7 +75,7 @@ def histogram(
 
 
 def read_shares(path: Path) -> dict[str, Any]:
-    """Shares that were released.
+    """Read the released shares.
 
     Raises:
         UserError: They are not there: nobody releases them a second time, which would be spent on top.
@@ -91,7 +91,7 @@ def _labels(turns: list[Example]) -> list[dict[str, float]]:
 
 
 def read_labels(path: Path) -> list[str]:
-    """The public labels, one a line; empty lines and those that begin with # are passed over.
+    """Read the public labels, one a line, without empty lines and those that begin with #.
 
     Raises:
         DataError: The file is missing, has no label, or one twice.

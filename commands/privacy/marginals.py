@@ -53,7 +53,7 @@ class Marginals:
         return bool(self.terms) and math.isclose(spent, self.terms["noise_multiplier"] ** -2, rel_tol=1e-9)
 
     def fit(self, terms: dict[str, Any], private: Table | None, noise_seed: int | None = None) -> Mixture:
-        """Pay for a table, unless that was done before, measure it within its budget, and fit a model to it.
+        """Charge for a table, unless that was done before, measure it within its budget, and fit a model to it.
 
         Formal guarantees:
             All that leaves the table goes through :class:`~doppel.tables.releases.Releases`, which cost one Gaussian
@@ -105,14 +105,14 @@ class Marginals:
 
 
 def terms_of(schema: Schema, unit: str, num_units: int, sigma: float | None, **more: Any) -> dict[str, Any]:
-    """What is asked of a table: of which columns, with which noise over sensitivity; None where it is exact."""
+    """Return the terms of a release of a table: columns, and noise over sensitivity, None where it is exact."""
     made = {"made": of} if (of := schema.made_of()) else {}
     known = {"unit": unit, "num_units": num_units, "noise_multiplier": sigma, "columns": schema.as_dict()}
     return {**more, **known, **made}
 
 
 def fitted_again(terms: dict[str, Any], records: list[dict[str, Any]]) -> Mixture:
-    """The model by the releases of a table, which nobody opens: post-processing."""
+    """Fit a model to the releases of a table: post-processing, the table is not opened."""
     from doppel.tables import aim, independent
 
     refit = independent.refit if terms.get("method") == "independent" else aim.refit
@@ -120,13 +120,13 @@ def fitted_again(terms: dict[str, Any], records: list[dict[str, Any]]) -> Mixtur
 
 
 def measurements(records: list[dict[str, Any]]) -> list[Measurement]:
-    """The marginals among releases, in their order."""
+    """Return the marginals among releases, in their order."""
     found = [record for record in records if "marginal" in record]
     return [Measurement(tuple(r["marginal"]), np.array(r["counts"]), r["sigma"]) for r in found]
 
 
 def read_releases(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """What was asked of a table of attributes, and what was released of it, as :meth:`Marginals.write` has left it.
+    """Return the terms of a table of attributes and its releases, as :meth:`Marginals.write` left them.
 
     Raises:
         UserError: It is not there.

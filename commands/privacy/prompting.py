@@ -66,7 +66,7 @@ class Prompting:
 
     @classmethod
     def of(cls, stage_dir: Path, config: StageConfig, text_format: TextFormat) -> Prompting:
-        """Of a stage, by its configuration and by how its run has sampled.
+        """Build the prompting of a stage, from its configuration and from how its run has sampled.
 
         Formal guarantees:
             The example is a tree that the run's own private models wrote, as a step has released it, a line of the
@@ -91,14 +91,14 @@ class Prompting:
         return cls(source, target, example, arguments)
 
     def generation_config(self, text_format: TextFormat) -> GenerationConfig:
-        """For ``generate``, which otherwise has defaults of its own."""
+        """Return the settings for ``generate``, which otherwise has defaults of its own."""
         bounded = self.sampling
         if bounded.max_new_tokens is None:  # until the last position, in a run
             bounded = dataclasses.replace(bounded, max_new_tokens=text_format.max_length)
         return generation_config(text_format, bounded)
 
     def readme(self, out: Path, text_format: TextFormat, statement: str) -> str:
-        """The lines that sample from the folder, and what they leave out."""
+        """Return the lines that sample from the folder, and what they leave out."""
         names = {"utterance": "requests", "parse": "trees", "label": "labels"}
         what = f"The model writes {names[self.target]}" + (f" for {names[self.source]}." if self.source else ".")
         text_format = dataclasses.replace(text_format, source=self.source, target=self.target)

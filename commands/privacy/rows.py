@@ -31,7 +31,7 @@ def rows(
     privacy: PrivacyArguments | None = None,
     seed: int = 1,
 ) -> None:
-    """Rows of attributes like those of the private requests, for the first texts of an evolution.
+    """Write DP rows of attributes like those of the private requests, for the first texts of an evolution.
 
     Formal guarantees:
         The attributes of a request are a function of it and of the public schema. Marginals of their table are measured

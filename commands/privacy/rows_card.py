@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def card_of(rows: Path) -> Path:
-    """Where the card of rows lies."""
+    """Return the path of the card of rows."""
     return rows.with_name(f"{rows.name}.card.json")
 
 
@@ -91,7 +91,7 @@ def write_rows(path: Path, schema: Schema, codes: Whole, paid: Marginals | None 
 
 
 def check_rows(rows: Path) -> tuple[str, list[str]]:
-    """Whether the card of rows still holds.
+    """Check whether the card of rows still holds.
 
     The ledger beside the rows, whose chain must be whole, must name them among its releases; ε is computed anew with
     two accountants.

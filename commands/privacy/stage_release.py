@@ -99,7 +99,7 @@ class StageRelease:
         return cls(turns, str(rows.unit), num_units, sigma, ledger, mechanism)
 
     def released(self) -> dict[str, Any] | None:
-        """The numbers that the ledger holds of this release already; None where it has made none."""
+        """Return the numbers that the ledger holds of this release already; None where it has made none."""
         return None if self.ledger is None else next(iter(contents(self.ledger, self.mechanism)), None)
 
     def refuse_if_too_much(self) -> None:
@@ -151,12 +151,12 @@ def declare(
 
 
 def contents(ledger: Ledger, mechanism: str) -> list[dict[str, Any]]:
-    """The numbers that a mechanism has released, in their order."""
+    """Return the numbers that a mechanism has released, in their order."""
     return [dict(own.content) for own in ledger.releases(mechanism) if own.content is not None]
 
 
 def read_private(data: Mapping[str, Any], needs_label: bool = False) -> list[Example]:
-    """The private rows.
+    """Read the private rows.
 
     Args:
         data: Arguments of the data module.

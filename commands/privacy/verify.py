@@ -84,7 +84,7 @@ def write_card(content: dict[str, Any], folder: Path) -> str:
 
 
 def card(record: RunRecord, *, renews: bool = False) -> dict[str, Any]:
-    """What holds for a run.
+    """Compute the privacy card of a run.
 
     Args:
         record: The run.
@@ -278,7 +278,7 @@ def _verdict(reasons: list[str]) -> list[str]:
 
 
 def render_card(content: Mapping[str, Any]) -> str:
-    """A card as people read it."""
+    """Render a card as text for people."""
     lines = [f"Privacy card of {content['run']}, {content['made']}", "", content["statement"]]
     if content["everything"]["num_runs"] > 1:
         lines.append(content["everything"]["statement"])

@@ -35,16 +35,13 @@ class VoteReleases:
     """Noisy votes of private texts, each round paid for and drawn once: :class:`~doppel.evolution.evolve.VoteSource`.
 
     Formal guarantees:
-        A round is one Gaussian release of sensitivity 1
-        (:class:`~doppel.evolution.votes.NearestNeighbourHistogram`), its noise drawn by
-        :func:`~doppel.privacy.histogram.add_noise` from the operating system's entropy. σ is calibrated for all rounds
-        once; where a step is on file, it is the one that the file says, and a schedule of another length is
-        refused before anything is drawn. Ballots and sums stay in the memory of this process. The noisy sums leave it
-        in the line of the ledger that pays for them: a process that is killed at any moment has either paid and
-        released, or neither. A round that was paid for is read again, and its noise is never drawn a second time. A
-        round whose line was torn by a crash is spent, and lost to the population.
-
-        No text changes a bit of another's embedding (:meth:`doppel.models.TextFeaturizer.read`), nor of its ballot.
+        A round is one Gaussian release of sensitivity 1 (:class:`~doppel.evolution.votes.NearestNeighbourHistogram`)
+        with noise from the operating system's entropy (:func:`~doppel.privacy.histogram.add_noise`). σ is calibrated
+        for all rounds once; a step on file keeps its σ, and a schedule of another length is refused before anything is
+        drawn. Exact votes stay in memory; noisy sums leave it in the ledger's line that pays for them, so a process
+        killed at any moment has paid and released, or neither. A paid round is read again, never drawn twice; one whose
+        line a crash tore is spent, and lost to the population. No text changes a bit of another's embedding
+        (:meth:`doppel.models.TextFeaturizer.read`), nor of its vote.
 
     Args:
         turns: The private texts, see :func:`~commands.privacy.stage_release.read_private`.
@@ -111,7 +108,7 @@ class VoteReleases:
     def count(
         self, number: int, pool: Sequence[Candidate], bins_BD: NDArray[np.floating], labels: Sequence[str | None]
     ) -> list[float]:
-        """Noisy votes of a round.
+        """Release the noisy votes of a round.
 
         Args:
             number: Of the round, from 1.
@@ -141,7 +138,7 @@ class VoteReleases:
         return _votes(self._release(told, sums, self._votes, self.noise_multiplier))
 
     def sizes(self) -> dict[str, float] | None:
-        """Noisy numbers of units by label, released once; equal ones where that release was lost."""
+        """Release the noisy numbers of units by label, once; equal ones where that release was lost."""
         if self._labels is None:
             return None
         own = next((record for record in self._kept if "labels" in record), None)

@@ -40,7 +40,7 @@ class Side:
     trees: Sequence[str | None] | None = None
 
     def part(self, rows: Sequence[int]) -> Side:
-        """Some of them."""
+        """Return the side with some of its rows."""
         trees = None if self.trees is None else [self.trees[row] for row in rows]
         return Side([self.texts[row] for row in rows], [self.codes[row] for row in rows], trees)
 
@@ -48,7 +48,7 @@ class Side:
 def attribute_metrics(
     codes: AttributeCodes, samples: Side, reference: Side, encoder: str = "minilm", seed: int = 0
 ) -> tuple[dict[str, float | None], list[str]]:
-    """How near the attributes of samples are to those of human turns, and how often they are those of the prompt.
+    """Return how near attributes of samples are to those of human turns, and how often to those of the prompt.
 
     One half of the reference teaches a classifier of each attribute that stands in a column: a logistic regression over
     sentence vectors. Number of words is counted. Function and number of calls are read by a semantic parser, and what a

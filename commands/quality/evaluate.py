@@ -172,7 +172,7 @@ def read_synthetic(path: str | Path) -> list[Example]:
 
 
 def format_value(value: Any) -> str:
-    """A metric with four decimals; a dash where it could not be computed."""
+    """Format a metric with four decimals; a dash where it could not be computed."""
     return f"{value:.4f}" if isinstance(value, float) else show(value)
 
 

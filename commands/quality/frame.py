@@ -69,7 +69,7 @@ def read_runs(folders: Iterable[Path]) -> tuple[pd.DataFrame, list[str]]:
 
 
 def read_csv(path: Path) -> pd.DataFrame:
-    """A frame that :func:`write_csv` wrote; columns that it does not have are empty."""
+    """Read a frame that :func:`write_csv` wrote; columns that it does not have are empty."""
     read = pd.read_csv(path, keep_default_na=False, na_values=[""], dtype=dict.fromkeys(_TEXTS, "str"))
     return _typed(read.reindex(columns=COLUMNS))
 
@@ -86,7 +86,7 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def counted(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """The rows that count, and why others do not.
+    """Return the rows that count, and why others do not.
 
     A seed that occurs twice counts once if both runs have the same numbers; otherwise neither counts, for nothing tells
     which is right.
@@ -102,7 +102,7 @@ def counted(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
 
 
 def pool(frame: pd.DataFrame) -> pd.DataFrame:
-    """Mean and unbiased standard deviation over the seeds of each setting, in the order of tables.
+    """Return the mean and unbiased standard deviation over the seeds of each setting, in the order of tables.
 
     Returns:
         :data:`SETTINGS`, ``metric``, ``value``, ``std``, ``seeds``, ``spent`` and ``commit``.
@@ -122,7 +122,7 @@ def pool(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def in_order(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows of a table: human turns, then ε = ∞, then falling ε; systems in the order of their table."""
+    """Return rows of a table: human turns, then ε = ∞, then falling ε; systems in the order of their table."""
     places = {name: place for place, name in enumerate([HUMAN, *systems_in_order(frame["system"].dropna().unique())])}
     falling = frame["epsilon"].map(lambda epsilon: -math.inf if math.isnan(epsilon) else max(-epsilon, -1e300))
     order = frame.assign(_first=falling, _second=frame["system"].map(places))

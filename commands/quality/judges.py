@@ -50,7 +50,7 @@ class Judges:
 
 
 def judges_of(samples: Path, featurizer: str | None = None, base_model: str | None = None) -> Judges:
-    """The judges at hand: MiniLM, SmolLM2-135M, one that is named, and last the base of the generator itself.
+    """Return the judges at hand: MiniLM, SmolLM2-135M, one that is named, and last the base of the generator itself.
 
     A model sees its own habits in what it wrote, and in what a model wrote that was trained from it. So the base of the
     generator, and what this base came from, is never among the independent judges.
@@ -106,7 +106,7 @@ def judges_of(samples: Path, featurizer: str | None = None, base_model: str | No
 
 
 def bases_of(samples: Path) -> list[str]:
-    """The base models of what wrote a file of samples, as the manifest of its run says, or its trainings; may be none.
+    """Return the base models of the generators of a file of samples, by the manifest or the trainings of its run.
 
     Args:
         samples: The file, in a run folder or not.
@@ -128,7 +128,7 @@ def bases_of(samples: Path) -> list[str]:
 
 
 def comes_from(base: str, judge: str) -> bool:
-    """Whether a generator's base is a judge, or was trained from it.
+    """Return whether a generator's base is a judge, or was trained from it.
 
     The card of a base names what it came from. Without one the two are of one family, width and vocabulary, which a
     training leaves as they are: such a judge is not trusted to be independent.

@@ -53,31 +53,18 @@ def keep_best(
 ) -> None:
     """Keep, of several texts drawn for each prompt, the one that says it best.
 
-    A small model under noise learns to write before it learns to follow its prompt, and it writes words that are none.
-    Of candidates, some do better by chance. For a prompt that stands m times in --prompts, m of its candidates are
-    kept, the best first; among equals the draw is uniform over the candidates, so that of two faithful texts the
-    likelier one is kept as often as the model says it, and not more. A prompt without a candidate is left out.
-    OUT.kept.json tells how many match.
+    For a prompt that stands m times in --prompts, its m best candidates are kept; ties are drawn uniformly, so that a
+    likelier text is not kept more often than the model says it. A prompt without a candidate is left out; OUT.kept.json
+    tells how many match. Trees: with --reference first texts whose loss under SmolLM2-135M is at most the median of
+    human requests of that length, then the likeliest (without this cap, texts that say little would win); with --parser
+    those with most of the tree's quoted names, then those whose parse is nearest. Codes of labels: first texts whose
+    likeliest value of every label is the code's, then the likeliest, by a softmax of cosines to the value's words,
+    shifted to the codes' shares (zero-shot).
 
-    Trees, with --parser: first come texts with most of the tree's quoted names (users say nearly all of them verbatim),
-    then those whose parse is nearest to the tree: an exact match of the anonymised graphs, or else the largest share of
-    common nodes and edges.
-
-    Trees, with --reference: first come texts that SmolLM2-135M expects as well as half of the human turns of as many
-    words; of others the likeliest. Without this cap the likeliest would always be kept, which says little. With
-    --parser too, this goes before the parse.
-
-    Codes of labels, without either: first come texts of which every label's likeliest value is the code's own, then the
-    likeliest. The probability that a text has a value ("Hotels") is a softmax of the cosine between the text and the
-    value's words, shifted so that the values have the shares that the codes have; it needs no labelled text (zero-shot
-    classification by sentence vectors). With --columns.attributes, a number of words is counted, and what is made of a
-    tree is not asked for.
-
-    Why the guarantee stays: prompts and candidates are released or samples of the private models, and the choice is a
-    function of them, of public words and turns, a seed and public models: post-processing. A parser or encoder that
-    learnt from the private turns without privacy would carry what it knows of them into the choice, and no ε would
-    hold: train it on other turns, or on released samples. One whose run, beside its checkpoint, has read a private file
-    of the run of these files is refused.
+    Formal guarantees:
+        Prompts and candidates are released or samples of the private models, and the choice is a function of them, of
+        public words and turns, a seed and public models: post-processing. No ε would hold if a parser or encoder had
+        learnt from the private turns without privacy; one whose run has read a private file of this run is refused.
 
     Args:
         candidates: JSON lines with "utterance" and the "parse" or "label" that each was drawn for.
@@ -146,12 +133,12 @@ def keep_best(
 
 
 def record_of(samples: Path) -> Path:
-    """Where it is told how samples were kept; not there if they were not chosen."""
+    """Return the path of the record of how samples were kept; no file is there if none were chosen."""
     return samples.with_name(f"{samples.name}.kept.json")
 
 
 def best(prompts: Sequence[str], drawn_for: Sequence[str], worth: Worth, seed: int) -> list[int]:
-    """As many candidates of each prompt as it stands in ``prompts``, the best first, equals at random.
+    """Return the indices of the best candidates of each prompt, as many as it stands in ``prompts``; ties at random.
 
     Args:
         prompts: As they were released, repeats included.
@@ -247,7 +234,7 @@ def _labels(
 
 
 def probabilities(cosines_NK: Floats, shares_K: Floats) -> Floats:
-    """Softmax of N texts over K values, with one offset a value, such that the mean over the texts is ``shares_K``.
+    """Return the softmax of N texts over K values, with offsets such that its mean over texts is ``shares_K``.
 
     Without the offsets a word that lies near every text, such as the domain's own, would take nearly all of them.
     """

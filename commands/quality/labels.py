@@ -114,7 +114,7 @@ def label_accuracy(
 
 
 def accuracy_table(values: dict[str, Any]) -> str:
-    """What was found, for people: means over seeds and their standard deviations."""
+    """Render the result for people: means over seeds and their standard deviations."""
     majority = values["majority"]
     rows = dict(values["accuracy"])
     if "private/accuracy" in values:
@@ -159,7 +159,7 @@ def _accuracy(guesses: Sequence[str], truth: Sequence[str], balanced: bool) -> f
 
 
 def regression(train_ND: Any, test_MD: Any, balanced: bool) -> Learner:
-    """Logistic regression over fixed sentence vectors; its penalty does best on parts of the training texts.
+    """Fit a logistic regression over fixed sentence vectors, with the penalty of the best cross-validation.
 
     Args:
         train_ND: Vectors of the texts that may be learnt from.

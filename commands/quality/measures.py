@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from doppel.console.plan import measured_runs
+
 #: Which way a metric is better.
 UP: Final = "higher"
 DOWN: Final = "lower"
@@ -45,7 +47,7 @@ class Measure:
     is_percent: bool = False
 
     def show(self, value: float | None, std: float | None = None) -> str:
-        """A value, and its deviation over seeds where there is one; a dash where there is none."""
+        """Format a value, with its standard deviation over seeds where there is one; a dash where there is none."""
         if value is None or math.isnan(value):
             return "–"
         scale = 100 if self.is_percent else 1
@@ -184,7 +186,7 @@ INSTEAD = {
 
 
 def measure(name: str) -> Measure:
-    """A metric by its name in reports; after an ``@`` stands on which turns. One without a name has four digits."""
+    """Return a metric by its name in reports (``NAME@TURNS``). One without a name has four digits."""
     known, _, part = name.partition("@")
     found = MEASURES.get(known)
     own = next((of for of in _OF_ATTRIBUTES if found is None and known.startswith(f"{of}_")), None)
@@ -199,7 +201,7 @@ def measure(name: str) -> Measure:
 
 
 def judged(metrics: Iterable[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
-    """The MAUVE of each judge that some system has: of the independent ones, and of the generator's own base.
+    """Return the MAUVE of each judge that some system has: of the independent ones, and of the generator's own base.
 
     Args:
         metrics: Of each system, as ``evaluate`` writes them.
@@ -226,12 +228,23 @@ class Band:
     is_bad: bool = False
 
 
-_FAR = Band(
-    0.6,
-    "Far from people's requests: so were runs with 2,000 requests (.39–.64 of the human value) and with five beams "
-    "(at most .40). Take more requests or larger batches, and sample without beams.",
-    True,
-)
+def _far(below: float) -> Band:
+    """Return the band of a MAUVE, as a part of the human value, with the measured runs that are in it."""
+    names = ("mauve_minilm", "mauve_smollm2_135m")
+    parts = [
+        (float(run[name]) / float(run[f"human_{name}"]), int(run["num_units"]))
+        for run in measured_runs()
+        for name in names
+    ]
+    found, sizes = zip(*(part for part in parts if part[0] < below), strict=True)
+    runs = f"runs with {min(sizes):,} to {max(sizes):,} requests ({min(found):.2f}–{max(found):.2f} of the human value)"
+    text = (
+        f"Far from people's requests: so were {runs} and with five beams (at most .40). Take more requests or larger "
+    )
+    return Band(below, f"{text}batches, and sample without beams.", True)
+
+
+_FAR = _far(0.6)
 _NEAR = Band(0.92, "Where most runs with 10,060 requests at ε = 3 are. More requests and larger batches raised it.")
 _MAUVE = (_FAR, _NEAR, Band(math.inf, "As near as runs without privacy came (.83–.99 of the human value)."))
 #: Of headline metrics, what values mean, by the runs of ``docs/results`` and ``benchmarks/results``: of each MAUVE as a
@@ -257,28 +270,28 @@ BANDS: Final = {
         Band(1.1, "Where runs with 10,060 requests at ε = 3 are (+.4 to +1.0 nats)."),
         Band(
             math.inf,
-            "Odder than there: +1.2 to +1.6 came with non-words, as names were not placeholders (model.slots).",
+            "Odder than there: +1.3 to +1.6 came with non-words, as names were not placeholders (model.slots).",
         ),
     ),
     "word_overlap": (
-        Band(0.27, "Few of people's words: five beams had .11–.26, reviews from a base that had read none .10–.16."),
+        Band(0.27, "Few of people's words: five beams had .11–.26, reviews had .10–.16."),
         Band(math.inf, "Where runs with 2,000 to 40,000 requests at ε = 3 are (.28–.41)."),
     ),
     "parsed_chi_square": (
-        Band(0.06, "Where runs with 2,000 to 10,060 requests at ε = 3 are (.02–.06)."),
+        Band(0.06, "Where runs with 2,000 to 10,060 requests at ε = 3 are (.03–.05)."),
         Band(math.inf, "Farther than any measured run: believe no share that was counted in these samples."),
     ),
     "parsed_function_overlap": (
-        Band(0.66, "Functions are missing that runs at ε = 3 had (.67–.79): their shares are too small here."),
-        Band(math.inf, "Where runs with 2,000 to 10,060 requests at ε = 3 are (.67–.79)."),
+        Band(0.66, "Functions are missing that runs at ε = 3 had (.67–.78): their shares are too small here."),
+        Band(math.inf, "Where runs with 2,000 to 10,060 requests at ε = 3 are (.67–.78)."),
     ),
     "parsed_own_tree_match": (
         Band(0.14, "Texts do not say their trees: .09 came with a base that had read no trees. Train on no such pair."),
         Band(math.inf, "Runs at ε = 3 had .15–.22, one without privacy .38: most texts do not say all of their tree."),
     ),
     "distinct": (
-        Band(0.78, "They repeat themselves: five beams had .34–.69, sampling .79–.99. Sample without beams."),
-        Band(math.inf, "Where runs that sample without beams are (.79–.99)."),
+        Band(0.78, "They repeat themselves: five beams had .34–.69, sampling .80–.99. Sample without beams."),
+        Band(math.inf, "Where runs that sample without beams are (.80–.99)."),
     ),
 }
 _IGNORED = Band(
@@ -290,7 +303,7 @@ _IGNORED = Band(
 
 
 def band(metrics: Mapping[str, Any], name: str) -> Band | None:
-    """What a value means, by measured runs; None where none was measured, or the human value that it takes is missing.
+    """Return what a value means, by measured runs; None where none was measured, or its human value is missing.
 
     Args:
         metrics: Of one system, as ``evaluate`` writes them.
@@ -310,13 +323,13 @@ def band(metrics: Mapping[str, Any], name: str) -> Band | None:
 
 
 def with_sound_mauve(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Metrics of a system without each MAUVE of too few texts; all where nobody says how many they were."""
+    """Return metrics of a system without each MAUVE of too few texts; all where nobody says how many they were."""
     is_sound = metrics.get("num_compared", LEAST_FOR_MAUVE) >= LEAST_FOR_MAUVE
     return {name: value for name, value in metrics.items() if is_sound or "mauve_" not in name}
 
 
 def human_value(metrics: Mapping[str, Any], name: str) -> float | None:
-    """The value that human requests have of a metric; None where the report has none.
+    """Return the value that human requests have of a metric; None where the report has none.
 
     Args:
         metrics: Of one system, as ``evaluate`` writes them.
@@ -332,5 +345,5 @@ def human_value(metrics: Mapping[str, Any], name: str) -> float | None:
 
 
 def is_baseline(name: str) -> bool:
-    """Whether a metric is the human value of another one."""
+    """Return whether a metric is the human value of another one."""
     return name.rpartition("/")[2].startswith(("human_", "reference_", "ground_truth_"))

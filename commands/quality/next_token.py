@@ -12,7 +12,7 @@ from commands.runs.system import BASE_MODEL
 def next_token_metrics(
     samples: Sequence[str], reference: Sequence[str], epochs: int, seed: int
 ) -> dict[str, float | None]:
-    """Accuracy of the next token of one half of the reference.
+    """Return the accuracy of the next token of one half of the reference.
 
     Formal guarantees:
         A function of samples, of a public reference and of a public model.

@@ -24,7 +24,7 @@ def parser_metrics(
     apis: Literal["smcalflow", "treedst"] = "smcalflow",
     out: Path | None = None,
 ) -> None:
-    """How accurate a parser is: match of graphs, API calls and nodes of its trees and gold trees.
+    """Print how accurate a parser is: match of graphs, API calls and nodes of its trees and gold trees.
 
     A missing or invalid tree of the parser is wrong; a turn without a gold tree is left out on both sides. Below the
     table, strictly: trees that are identical with their quoted strings, and groups of gold trees that differ in strings

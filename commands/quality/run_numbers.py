@@ -21,7 +21,7 @@ _CHOICES = {
 def values(
     record: RunRecord, verb: Literal["evaluate", "parser-metrics"]
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """What was measured of each system, and why the rest is not there.
+    """Read the metrics of each system, and why the rest is not there.
 
     Numbers of a file that was changed by hand do not count, nor those of samples that were made anew since.
 
@@ -48,7 +48,7 @@ def values(
 
 
 def sampling(record: RunRecord, of: str) -> dict[str, dict[str, Any]]:
-    """How a system was sampled: file of trees or utterances → arguments of the sampling that wrote it.
+    """Return how a system was sampled: file of trees or utterances → arguments of the sampling that wrote it.
 
     Without seed and ``max_rows``, on which the distribution does not depend.
     """
@@ -65,7 +65,7 @@ def sampling(record: RunRecord, of: str) -> dict[str, dict[str, Any]]:
 
 
 def draws(record: RunRecord, of: str) -> dict[str, dict[str, int]]:
-    """What a system's models drew: file → number of samples, of texts, of those dropped, by reason, …."""
+    """Return what a system's models drew: file → number of samples, of texts, of those dropped, by reason, …."""
     prefixes = ("synthetic/num_", "synthetic/dropped/")
     found = {}
     for made in _texts(record.manifest, of):
@@ -78,7 +78,7 @@ def draws(record: RunRecord, of: str) -> dict[str, dict[str, int]]:
 
 
 def warnings(record: RunRecord, of: str) -> list[str]:
-    """What the samplings of a system warned of, such as texts that were cut off."""
+    """Return what the samplings of a system warned of, such as texts that were cut off."""
     found = []
     for made in _texts(record.manifest, of):
         drawn = record.manifest.drawn_from(made) or made
@@ -89,7 +89,7 @@ def warnings(record: RunRecord, of: str) -> list[str]:
 
 
 def calibration(record: RunRecord, of: str) -> dict[str, Any] | None:
-    """How the trees or utterances of a system were drawn from an over-sample; None where they were not."""
+    """Return how the trees or utterances of a system were drawn from an over-sample; None where they were not."""
     for made in _texts(record.manifest, of):
         told = _as_made(record.manifest, f"{made.path}.calibration.json")
         if told is not None:
@@ -98,7 +98,7 @@ def calibration(record: RunRecord, of: str) -> dict[str, Any] | None:
 
 
 def stage_seconds(record: RunRecord) -> dict[str, int]:
-    """Seconds of each finished step, in the order they ended; a mark that was made by hand holds no number.
+    """Return seconds of each finished step, in the order they ended; a mark that was made by hand holds no number.
 
     A step of a private run that read private text is left out: how long it took depends on that text, and anybody may
     read the report.

@@ -36,7 +36,7 @@ _HEADINGS = {
 
 
 def sections(frame: pd.DataFrame) -> Iterator[tuple[pd.DataFrame, str]]:
-    """The rows that may stand in one table, on the same data with the same model and parser; and what these are."""
+    """Yield rows that may share a table (same data, model and parser), and what they have in common."""
     for _, own in frame.groupby(CONTEXT, dropna=False, sort=False):
         ours = own[own["system"] != HUMAN]
         constant = [name for name in _OTHERS if ours[name].nunique() == 1 and ours[name].notna().all()]
@@ -44,7 +44,7 @@ def sections(frame: pd.DataFrame) -> Iterator[tuple[pd.DataFrame, str]]:
 
 
 def beside_paper(own: pd.DataFrame) -> pd.DataFrame:
-    """The settings of one table, and the paper's numbers for it."""
+    """Return the settings of one table, and the paper's numbers for it."""
     context = own[CONTEXT].iloc[0]
     paper = pool(read_csv(PAPER))
     paper = paper[[context["table"] in str(of).split() for of in paper["table"]]]
@@ -54,7 +54,7 @@ def beside_paper(own: pd.DataFrame) -> pd.DataFrame:
 
 
 def table(pooled: pd.DataFrame, rows: Sequence[str] = (), metrics: Sequence[str] = ()) -> Table:
-    """A table: a row for each setting, a column for each metric; a cell is mean ± deviation over seeds.
+    """Return a table: a row for each setting, a column for each metric; a cell is mean ± deviation over seeds.
 
     Args:
         pooled: As :func:`~commands.quality.frame.pool` makes it.
@@ -88,7 +88,7 @@ def _varying(frame: pd.DataFrame) -> list[str]:
 
 
 def lines(own: pd.DataFrame) -> pd.DataFrame:
-    """What is drawn of the runs of one table: each number of a metric against ε, and those of the paper.
+    """Return the points of a figure: each value of a metric against ε, of the runs of one table and of the paper.
 
     What is void of ε is not drawn, for nobody knows where.
 
@@ -116,12 +116,12 @@ def _short(setting: str) -> str:
 
 
 def label_of(name: str) -> str:
-    """A system as tables call it."""
+    """Return the name of a system in tables."""
     return "human requests" if name == HUMAN else system_of(name).label
 
 
 def epsilon_text(epsilon: float) -> str:
-    """ε as tables and figures show it."""
+    """Format ε as tables and figures show it."""
     return "∞ (not private)" if epsilon == math.inf else f"{epsilon:g}"
 
 

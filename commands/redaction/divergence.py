@@ -63,7 +63,7 @@ class Draws:
     """Sets that are drawn to say what chance does.
 
     Attributes:
-        null: Draw so often whose each text is, and say what the bare estimate is then.
+        null: Label shuffles of a permutation test of the uncorrected estimate; 0: none.
         bootstrap: Draw so many sets with replacement, for an interval; its mean is off, for what is drawn twice looks
             frequent.
         subsample: Draw so many halves without replacement, for an interval without duplicates.
@@ -126,7 +126,7 @@ def divergence(
 def vector_sets(
     a: str, b: str, encoders: Sequence[str], columns: Columns
 ) -> Iterator[tuple[str, NDArray[np.floating], NDArray[np.floating]]]:
-    """Each encoder with the vectors of both sets.
+    """Yield each encoder with the vectors of both sets.
 
     Args:
         a: As of :func:`divergence`, likewise ``b`` and ``columns``.
@@ -153,7 +153,7 @@ def vector_sets(
 def compared(
     name: str, a: NDArray[np.floating], b: NDArray[np.floating], estimate: Estimate, draws: Draws
 ) -> dict[str, Any]:
-    """What one encoder says.
+    """Return the estimate by one encoder.
 
     Args:
         name: The encoder.
@@ -195,7 +195,7 @@ def compared(
 
 
 def shown(values: dict[str, Any]) -> str:
-    """The values for people: a row each, and the notes."""
+    """Render the values for people: a row each, and the notes."""
     rows = []
     for name, value in values.items():
         if name == "notes" or value is None:
@@ -209,7 +209,7 @@ def shown(values: dict[str, Any]) -> str:
 
 
 def encoded(encoder: str, texts: Sequence[str]) -> Floats:
-    """Vectors of texts, rounded so that what is one text is one vector, [num_texts, d].
+    """Return vectors of texts, [num_texts, d], rounded so that equal texts have equal vectors.
 
     Raises:
         UserError: The encoder cannot be loaded.

@@ -25,7 +25,7 @@ Hide = Callable[[str], Redacted | None]
 
 
 def texts(path: str, columns: Columns) -> Iterator[str]:
-    """What was said in a table or in dialogues, without empty texts."""
+    """Yield what was said in a table or in dialogues, without empty texts."""
     for where, record in tqdm(_records(path), "reading", unit="row", disable=None):
         if _is_dialogue(record, columns):
             said = [turn["user_utterance"]["original_text"] for turn in _turns_of(record, where)]
@@ -35,7 +35,7 @@ def texts(path: str, columns: Columns) -> Iterator[str]:
 
 
 def redacted_rows(path: str, columns: Columns, redactor: Redactor, hide: Hide) -> Iterator[dict[str, Any]]:
-    """The rows of a table, or the dialogues of a file, with other texts, and with trees redacted as their texts are.
+    """Yield the rows of a table, or dialogues of a file, with other texts, and with trees redacted alike.
 
     Args:
         path: Any file that `run` reads.

@@ -25,18 +25,14 @@ _SPLIT = ("train", "missing", "test", "test_share", "public_share", "by")
 
 
 def adaptation(run: Run, task: Adaptation, steps_of_system: Callable[[Run, System], list[Step]]) -> list[Step]:
-    """Mireshghallah et al., 2023, section 5.4 (Tables 3, 5 and 8).
+    """Return the steps of an adaptation (Mireshghallah et al., 2023, section 5.4; Tables 3, 5 and 8).
 
-    ==============================  ===============================================================================
-    ``data/``                       public part (lacks the function), private part (utterances alone), test
-    ``none/parser/``                the parser that the public part alone teaches
-    ``data/private_annotated``      the private part with the trees that it gives
-    ``full/parser/``                the high-resource parser, which stands in for people
-    ``one_stage/``, …               private models of that file, and their samples
-    ``SYSTEM/annotated.jsonl``      samples with the trees of the high-resource parser
-    ``SYSTEM/parser/``              the parser that the public part and these samples teach
-    ``SYSTEM/parser_metrics.json``  its accuracy on the test, with and without the function
-    ==============================  ===============================================================================
+    - ``data/``: public part (lacks the function), private part (utterances alone), test;
+    - ``none/parser/``: the parser of the public part; ``data/private_annotated``: the private part with its trees;
+    - ``full/parser/``: the high-resource parser, which stands in for people;
+    - ``one_stage/``, …: private models of that file, and their samples;
+    - ``SYSTEM/annotated.jsonl``: samples with the trees of the high-resource parser;
+    - ``SYSTEM/parser/``: the parser of the public part and these samples; ``SYSTEM/parser_metrics.json``: its accuracy.
     """
     experiment, data = run.experiment, run.folder / "data"
     sampled = [system for system in systems_of(experiment) if system.learns]

@@ -21,12 +21,12 @@ _MARGIN, _MOST = 1.3, 200
 
 
 def topic_of(run: Path, system: System, given: str) -> str:
-    """The topic of the codebook that is meant: its name, or words of it that no other one has.
+    """Return the topic of the codebook that is meant: its name, or words of it that no other one has.
 
     Raises:
         UserError: There is none, or several.
     """
-    names = Codebook.load(run / system.scope / "one_stage" / "codebook.jsonl").names
+    names = Codebook.load(run / system.scope / "one_stage" / "codebook.jsonl").bins
     found = [name for name in names if name == given] or [name for name in names if given.lower() in name.lower()]
     if len(found) == 1:
         return found[0]
@@ -36,7 +36,7 @@ def topic_of(run: Path, system: System, given: str) -> str:
 
 
 def oversample_of(run: Path, system: System, topic: str) -> int:
-    """Texts to write for each that is of a topic, by its released share."""
+    """Return how many texts to draw for one of a topic, by its released share."""
     told = read_shares(run / system.scope / "one_stage" / "marginals.json")
     share = told["sums"].get(topic, 0.0) / told["num_units"]
     return min(_MOST, math.ceil(_MARGIN / share)) if share > 0 else _MOST
@@ -59,7 +59,7 @@ def oversample_for(samples: Path, words: Sequence[str]) -> int:
 
 
 def check_trees(run: Path, path: Path, is_public: bool) -> int:
-    """The number of trees in a file, which anybody may see or which a step of this run has made.
+    """Return the number of trees in a file, which anybody may see or which a step of this run has made.
 
     Formal guarantees:
         A tree stands beside the utterance that is written for it. As of any prompt

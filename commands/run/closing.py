@@ -13,7 +13,7 @@ from doppel.console.say import program, say
 
 
 def tell_result(work: Work, seconds: float, is_verbose: bool = False) -> None:
-    """What came of a run here."""
+    """Print the result of a run here: samples, what they cost, and the next commands."""
     from commands.quality.run_numbers import warnings as sampling_warnings  # which no --help waits for
 
     say(f"── {work.experiment.name} finished in {minutes(seconds)}")
@@ -40,7 +40,7 @@ def tell_result(work: Work, seconds: float, is_verbose: bool = False) -> None:
 
 
 def next_commands(work: Work) -> list[list[str]]:
-    """Commands for what people do with a finished run, each as it can be copied."""
+    """Return commands for what people do with a finished run, each as it can be copied."""
     run = work.run
     trained = [str(step.folder) for used in systems_of(work.experiment) for step in trainings_of(used, work.steps)]
     words = [["page", str(run)]] if (run / "report.html").is_file() else []

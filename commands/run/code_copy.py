@@ -44,7 +44,7 @@ def copy_code(folder: Path, site: Site) -> bool:
 
 
 def code_files() -> list[str]:
-    """What git tracks, and new source, which is named; without git, all but what is never code.
+    """Return what git tracks, and new source, which is named; without git, all but what is never code.
 
     Other new files stay where they are: a run folder is handed on, and they may be private data.
     """
@@ -68,7 +68,7 @@ def code_files() -> list[str]:
 
 
 def version() -> str:
-    """Commit of the code, with a mark where it was changed since."""
+    """Return the commit of the code, with a mark where it was changed since."""
     if (ROOT / "COMMIT").is_file():
         return (ROOT / "COMMIT").read_text(encoding="utf-8").strip()
     command = ["git", "describe", "--always", "--abbrev=12", "--exclude", "*", "--dirty=+dirty"]

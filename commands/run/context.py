@@ -82,17 +82,17 @@ class Run:
 
     @classmethod
     def make(cls, experiment: Experiment, folder: Path, more_overlays: Iterable[str] = ()) -> Run:
-        """Of an experiment, before any of its steps; overlays beside its own are those of a kind of node."""
+        """Build the context of an experiment, before any of its steps; extra overlays are those of a kind of node."""
         columns = Columns.from_config(experiment.data).as_dict() or None
         return cls(experiment, folder, _overlays(experiment, more_overlays), columns, experiment.parser)
 
     def of(self, system: System) -> Run:
-        """In the folder of a system, with the experiment as that has it."""
+        """Return the run in the folder of a system, with the experiment as that has it."""
         place = system.name if self.draw == 1 else f"{system.name}/draws/{self.draw}"
         return replace(self, experiment=self.experiment.of(system.name), place=place)
 
     def at(self, name: str) -> str:
-        """A file or a folder of the steps, by its place in the run folder."""
+        """Return the path of a file or folder, by its place in the run folder."""
         return f"{self.place}/{name}" if self.place else name
 
     @property
@@ -111,11 +111,11 @@ class Run:
         return self.experiment.exact_histogram or not self.experiment.is_private
 
     def paid_by(self, system: System, *stages: str) -> list[str]:
-        """The mechanisms of a step that reads the private file, by what the ledger calls them; none without privacy."""
+        """Return the mechanisms that pay for a step with private input, by their ledger names; none without privacy."""
         return [f"{system.scope}/{stage}" for stage in stages] if self.experiment.is_private else []
 
     def checkpoint(self, folder: str) -> str:
-        """The checkpoint that a training of the run leaves."""
+        """Return the checkpoint that a training of the run leaves."""
         return str(self.folder / folder / "checkpoints" / "last.ckpt")
 
     def step(
@@ -129,7 +129,7 @@ class Run:
         protected: Iterable[object] = (),
         mechanisms: Iterable[str] = (),
     ) -> Step:
-        """A step; of its configuration what is None, or of a training empty, is left out."""
+        """Build a step, leaving out what its configuration has as None, or of a training as empty."""
         place = self.at(name)
         folder = place if command in ("fit", "predict") else None
         config = {key: str(value) if isinstance(value, Path) else value for key, value in config.items()}
@@ -146,12 +146,12 @@ class Run:
 
 
 def file_of(system: System, path: str, role: Role) -> File:
-    """A file of the run, of a system and of the budget that pays for it."""
+    """Return a file of the run, of a system and of the budget that pays for it."""
     return File(path, role, system.name, system.scope)
 
 
 def read(experiment: Experiment, path: str) -> Settings:
-    """A configuration file, its variables filled in and its paths absolute."""
+    """Read a configuration file, with variables filled in and absolute paths."""
     return absolute(fill_in(read_yaml(ROOT / path), {**os.environ, **experiment.environment}, path))
 
 

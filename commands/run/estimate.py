@@ -11,10 +11,12 @@ import torch
 from torch.utils.benchmark import Timer
 
 from commands.lightning.hardware import training_precision
+from commands.privacy.feature_extractors import embed
 from commands.run.forecast import Readiness, trainings_of
 from commands.run.norms import build
 from commands.run.reference import USUAL_LENGTH
-from commands.run.settings import Experiment, systems_of
+from commands.run.settings import Experiment, Topics, systems_of
+from commands.run.sources import public_turns, texts_of_topics
 from commands.run.work import Work
 from commands.runs.steps import Step
 from datamodules.batches.encoded import encode_examples
@@ -25,16 +27,19 @@ from datamodules.text_format import TextFormat
 from doppel.console.say import say
 from doppel.errors import DataError
 from doppel.evolution.budget import Outlook
+from doppel.topics import UNLIKE, make_codebook
 
 #: Rows of the product, and the most and the least of its rate that steps reach, private or not: .45 to .6 on a CPU.
 _DEVICES = {"cpu": (1024, 0.65, 0.25), "cuda": (8192, 0.3, 0.05)}
+#: Public texts that topics are shown of.
+_OF_TOPICS = 2_000
 _TURNS, _EMBEDDED = 500, "embedded:train?num=200&seed=1"
 #: Trained weights above which a training on a CPU takes days.
 _MANY_WEIGHTS = 30e6
 
 
 def tell_ready(work: Work, found: Mapping[str, Readiness | Outlook]) -> None:
-    """What each system would do, and about how long its trainings would take on this machine.
+    """Print what each system would do, and about how long its trainings would take on this machine.
 
     Args:
         work: What is to be done.
@@ -65,10 +70,27 @@ def tell_ready(work: Work, found: Mapping[str, Readiness | Outlook]) -> None:
         else:
             why = " (how many units it has shows when it runs)" if trainings else ": nothing is left to train"
             say(f"ready: {used.name}{why}")
+    if (texts := texts_of_topics(experiment)) is not None:
+        _tell_topics(experiment, texts)
+
+
+def _tell_topics(experiment: Experiment, path: str) -> None:
+    """The topics that public texts have by themselves, before ε is spent."""
+    texts = [turn.utterance for turn in public_turns(experiment, path)]
+    texts = texts[:: math.ceil(len(texts) / _OF_TOPICS)]
+    topics = experiment.topics or Topics()
+    number = min(topics.num_topics, len(set(texts)))
+    names = (
+        "; ".join(make_codebook([], texts, embed(texts, topics.encoder), number, "").names) if number > 1 else "none"
+    )
+    say(
+        f"   topics of {path} alone: {names}. Those of the run are made of its samples too, which are not written yet; "
+        f"what is far from all of them is counted as {UNLIKE!r}"
+    )
 
 
 def forecast(num_units: int, trainings: Iterable[Step], experiment: Experiment) -> tuple[float, float, int]:
-    """Least and most seconds of trainings, for one row a unit, and the weights that the largest model trains."""
+    """Estimate the least and most seconds of trainings, for one row a unit, and the largest model's trained weights."""
     shortest, longest, largest = 0.0, 0.0, 0
     for config in (step.config for step in trainings):
         model, trainer = build(config["model"]), config.get("trainer") or {}

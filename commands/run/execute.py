@@ -175,7 +175,7 @@ def telling_the_time(name: str) -> Iterator[None]:
 
 
 def minutes(seconds: float) -> str:
-    """A duration for people."""
+    """Format a duration for people."""
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 

@@ -96,7 +96,7 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
 
 
 def shipped(name: str) -> Path:
-    """The file of a shipped experiment."""
+    """Return the file of a shipped experiment."""
     return EXPERIMENTS / f"{name}.yaml"
 
 

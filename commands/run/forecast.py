@@ -93,7 +93,7 @@ class Readiness:
 def readiness(
     experiment: Experiment, system: System, steps: Iterable[Step], num_units: Mapping[str, int], plans: bool
 ) -> Readiness | None:
-    """What a system is about to do.
+    """Plan the trainings of a system: units, batch size, steps and noise.
 
     Formal guarantees:
         All that is told are N, B, q, the number of steps and σ, which count as public, on the console.
@@ -148,7 +148,7 @@ def readiness(
 def outlook(
     experiment: Experiment, system: System, steps: Sequence[Step], num_units: Mapping[str, int], run: Path
 ) -> Outlook | None:
-    """What the votes of a system are worth.
+    """Plan the votes of a system: units, candidates and noise.
 
     Formal guarantees:
         A function of N, which counts as public, of the budget and of the experiment.
@@ -278,7 +278,7 @@ def _planned(experiment: Experiment, privacy: PrivacyArguments, num_units: int, 
 
 
 def trainings_of(system: System, steps: Iterable[Step]) -> list[Step]:
-    """The trainings of a system on private turns, of the steps of a run."""
+    """Return the trainings of a system on private turns, of the steps of a run."""
     own = {f"{system.name}/{stage}" for stage in system.stages}
     if not system.learns or system.models_of is not None:
         return []

@@ -61,7 +61,7 @@ class Forked(ForkServerProcess):
         self._environment = {**os.environ, "DOPPEL_RUN": "1"}
 
     def start(self) -> None:
-        """Have it forked, once the imports are done.
+        """Have the command forked, once the imports are done.
 
         Raises:
             UserError: What imports has ended before.
@@ -81,7 +81,7 @@ class Forked(ForkServerProcess):
             del os.environ[VARIABLE]
 
     def run(self) -> None:
-        """Be the command, in its process: from the first line of ``cli.py`` to what is done at the end."""
+        """Run the command in its process: from the first line of ``cli.py`` to what is done at the end."""
         import numpy as np
 
         end_with(os.getppid())
@@ -110,11 +110,11 @@ class Forked(ForkServerProcess):
         return 0
 
     def wait(self) -> int:
-        """Its exit status, as ``subprocess.Popen`` has it, when it has ended."""
+        """Wait for the end, and return the exit status as ``subprocess.Popen`` does."""
         self.join()
         assert self.exitcode is not None
         return self.exitcode
 
     def poll(self) -> int | None:
-        """Its exit status, if it has ended."""
+        """Return the exit status; None while it runs."""
         return self.exitcode

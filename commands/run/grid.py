@@ -18,13 +18,13 @@ Mode = Literal["local", "submit", "dry-run", "check"]
 
 
 def folder_name(point: Point) -> str:
-    """Names a combination by its values, ``epsilon=3,lr=0.002``: each field by as many last words as no other has."""
+    """Name a combination by its values, ``epsilon=3,lr=0.002``: each field by its shortest unique ending."""
     plain = {_last_words(name, point): re.sub(r"[^\w.+-]+", "-", str(v)).strip("-") for name, v in point.items()}
     return ",".join(f"{name}={value}" for name, value in sorted(plain.items()))
 
 
 def name_points(points: Sequence[Point]) -> list[tuple[str, Point]]:
-    """The combinations of a grid with the names of their folders.
+    """Return the combinations of a grid with the names of their folders.
 
     Raises:
         UserError: Two would share a folder.

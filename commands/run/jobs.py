@@ -48,7 +48,7 @@ def submit_run(work: Work, is_dry: bool) -> None:
 
 
 def submit_array(works: Mapping[str, Work], runs: Path, site: Site, is_dry: bool, check: bool) -> list[str]:
-    """One array with a task for each run: a run has one task, and a task one run, so folders are never shared.
+    """Submit one array with a task for each run: a run has one task, and a task one run, so no folder is shared.
 
     Args:
         works: Name of each run → what it has to do.

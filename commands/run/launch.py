@@ -115,7 +115,7 @@ def run(
 
 
 def begin(experiment: Experiment, run: Path, site: Site) -> Work:
-    """What an experiment has to do in a folder.
+    """Return what an experiment has to do in a folder.
 
     Raises:
         UserError: The folder was begun with other settings.

@@ -17,7 +17,7 @@ from doppel.privacy.ledger import Ledger
 
 
 def of_runs(folder: Path) -> str | None:
-    """ε of each run of a folder, and of all together if they are of the same people; None where it holds no runs."""
+    """Return ε of each run of a folder, and of all together on the same people; None where it holds no runs."""
     if not folder.is_dir() or (folder / FILE_NAME).is_file() or (run_of(folder) / FILE_NAME).is_file():
         return None
     summaries = {

@@ -92,7 +92,7 @@ def norms(
 
 
 def build(config: Mapping[str, Any]) -> CausalLM:
-    """The model of a training's configuration, on a GPU where there is one; without the run's file of public trees.
+    """Build the model of a training's configuration, on a GPU if there is one, without the run's public trees.
 
     A run writes that file as its first step, and nothing that is measured depends on it but the pace of samples.
     """
@@ -112,7 +112,7 @@ def build(config: Mapping[str, Any]) -> CausalLM:
 
 
 def micro_batches(model: CausalLM, data: Mapping[str, Any], path: str, num_units: int) -> list[MicroBatch]:
-    """The first units of a file, as a training with these arguments of the data module would see them."""
+    """Read the first units of a file, as a training with these arguments of the data module would see them."""
     from datamodules.batches.cut import LogicalBatches
     from datamodules.batches.encoded import encode_examples
     from datamodules.dialogue_data_module import DialogueDataModule
@@ -129,7 +129,7 @@ def micro_batches(model: CausalLM, data: Mapping[str, Any], path: str, num_units
 
 
 def measure(model: CausalLM, batches: Iterable[MicroBatch]) -> tuple[Tensor, Tensor]:
-    """Norm of each unit's gradient, of the loss that is clipped in training, and its tokens with a loss.
+    """Compute each unit's gradient norm, of the loss that is clipped in training, and its number of target tokens.
 
     Units without any (too long for the model) are left out; they contribute zero whatever C is.
 
@@ -158,12 +158,12 @@ def measure(model: CausalLM, batches: Iterable[MicroBatch]) -> tuple[Tensor, Ten
 
 
 def kept(sizes: Tensor, max_grad_norm: float) -> float:
-    """What units keep of their gradients on average: the mean of min(1, C / norm)."""
+    """Return what units keep of their gradients on average: the mean of min(1, C / norm)."""
     return float((max_grad_norm / sizes).clamp(max=1.0).mean())
 
 
 def recommend(sizes: Tensor, lengths: Tensor) -> float:
-    """The least C at which each third of the units keeps :data:`KEPT` of its gradients, to two digits."""
+    """Return the least C at which each third of the units keeps :data:`KEPT` of its gradients, to two digits."""
     low, high = 0.0, float(sizes.max())
     for _ in range(50):
         middle = (low + high) / 2
@@ -173,7 +173,7 @@ def recommend(sizes: Tensor, lengths: Tensor) -> float:
 
 
 def quantiles(sizes: Tensor, lengths: Tensor) -> str:
-    """A table of the norms, of all units and by their length."""
+    """Render a table of the norms, of all units and by length."""
     rows = Table(["norms of", "tokens", *(f"{q:.0%}" for q in _QUANTILES)])
     for name, part, tokens in [("all units", sizes, lengths), *_thirds(sizes, lengths)]:
         found = [f"{float(part.quantile(q)):.3g}" for q in _QUANTILES]
@@ -182,7 +182,7 @@ def quantiles(sizes: Tensor, lengths: Tensor) -> str:
 
 
 def choices(sizes: Tensor, lengths: Tensor, advised: float, now: float | None) -> str:
-    """A table of what some C do to the units: that which is advised, its multiples, and that which is set."""
+    """Render what some C do to the units: the recommended one, its multiples, and the one that is set."""
     rows = Table(["C", "clipped", *(f"{name} keeps" for name in _THIRDS), ""])
     notes = {advised / 4: "", advised / 2: "", advised: "recommended", advised * 2: "", advised * 4: ""}
     if now is not None:

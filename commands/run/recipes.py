@@ -23,13 +23,13 @@ from commands.runs.yaml_files import Settings
 
 
 def one_stage(run: Run, system: System) -> list[Step]:
-    """p(x): utterances by themselves."""
+    """Return the steps of p(x): utterances by themselves."""
     shares = _calibration(run, system)
     return [fit(run, system, "one_stage", shares), *_utterances(run, system, "one_stage", None, shares)]
 
 
 def by_label(run: Run, system: System) -> list[Step]:
-    """p(x | label): labels in their noised shares, then utterances for them."""
+    """Return the steps of p(x | label): labels in their DP shares, then utterances for them."""
     settings = {"model": {"source": "label"}}
     return [
         fit(run, system, "labels", changes=settings),
@@ -39,7 +39,7 @@ def by_label(run: Run, system: System) -> list[Step]:
 
 
 def by_attributes(run: Run, system: System) -> list[Step]:
-    """p(x | attributes): rows of attributes by AIM, then utterances for them."""
+    """Return the steps of p(x | attributes): rows of attributes by AIM, then utterances for them."""
     attributes, settings = _attributes(run)
     return [
         fit(run, system, "attributes", attributes, settings),
@@ -49,36 +49,36 @@ def by_attributes(run: Run, system: System) -> list[Step]:
 
 
 def by_topics(run: Run, system: System) -> list[Step]:
-    """p(x), of whose samples each topic gets its noised share."""
+    """Return the steps of p(x) whose samples are resampled to DP shares of topics."""
     topics = run.experiment.topics or Topics()
     return [fit(run, system, "one_stage", topics), *_utterances(run, system, "one_stage", None, topics)]
 
 
 def evolution(run: Run, system: System) -> list[Step]:
-    """Texts of a public model, which evolve by the noisy votes of private ones."""
+    """Return the steps of an evolution: texts of a public model, selected by noisy votes of private ones."""
     measured = [rows(run, system, _attributes(run)[0])] if run.experiment.evolving.measures_rows else []
     return [*measured, evolve(run, system)]
 
 
 def two_stage(run: Run, system: System, changes: Settings | None = None) -> list[Step]:
-    """p(y), then p(x | y): trees, then utterances for them."""
+    """Return the steps of p(y), then p(x | y): trees, then utterances for them."""
     shares = _calibration(run, system)
     trainings = [fit(run, system, stage, shares, changes) for stage in ("parse_tree", "parse2utterance")]
     return [*trainings, *_trees_then_utterances(run, system, changes)]
 
 
 def shuffled(run: Run, system: System) -> list[Step]:
-    """Two-stage on trees that are permuted over the utterances: a diagnostic, whose ε is one for the shuffled rows."""
+    """Return the steps of two-stage on permuted trees: a diagnostic, whose ε is one for the shuffled rows."""
     return two_stage(run, system, {"data": {"shuffle_trees": 1}})  # a seed
 
 
 def unconstrained(run: Run, system: System) -> list[Step]:
-    """Samples of two-stage's models whose trees may be malformed: post-processing, which spends nothing."""
+    """Return the steps of samples of two-stage's models without the grammar: post-processing, which spends nothing."""
     return _trees_then_utterances(run, system, {"sampling": {"grammar": None}})
 
 
 def parser(run: Run, system: System) -> list[Step]:
-    """A semantic parser, which learns from public turns without privacy."""
+    """Return the steps of a semantic parser, which learns from public turns without privacy."""
     return [fit_parser(replace(run, place=""), system.name, system.stages[0])]
 
 
@@ -97,7 +97,7 @@ _RECIPES: dict[str, Callable[[Run, System], list[Step]]] = {
 
 
 def steps_of(experiment: Experiment, folder: Path, more_overlays: Iterable[str] = ()) -> list[Step]:
-    """All steps of an experiment, in an order in which they can be run.
+    """Return all steps of an experiment, in an order in which they can be run.
 
     Args:
         experiment: What is run.
@@ -121,7 +121,7 @@ def steps_of(experiment: Experiment, folder: Path, more_overlays: Iterable[str] 
 
 
 def draw(experiment: Experiment, folder: Path, system: System, number: int, wanted: Wanted) -> list[Step]:
-    """The steps of a system's own recipe without its trainings, as a later draw of samples.
+    """Return the steps of a system's own recipe without its trainings, as a later draw of samples.
 
     Formal guarantees:
         No step trains, none reads a private file, and none releases shares: they read checkpoints and shares that the
@@ -149,7 +149,7 @@ def draw(experiment: Experiment, folder: Path, system: System, number: int, want
 
 
 def seed_of(experiment: Experiment, system: System, number: int) -> int:
-    """A seed for each draw of each system, from the run's public one: draws do not repeat each other's texts."""
+    """Derive the seed of a draw of a system from the run's public one, so that draws do not repeat texts."""
     name = f"{experiment.seed} {system.name} {number}"
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4]) >> 1
 

@@ -41,7 +41,7 @@ _MANY = 0.05
 
 
 def longest_utterance(experiment: Experiment, base: str) -> int:
-    """Most tokens of a sample: a quarter more than 99 of 100 texts of the reference have, at least 48.
+    """Return the most tokens of a sample: a quarter above the reference's 99th percentile, at least 48.
 
     Formal guarantees:
         The reference is public: before anything starts, a run refuses one that says what a private file does. So
@@ -65,7 +65,7 @@ def longest_utterance(experiment: Experiment, base: str) -> int:
 
 
 def foreign(experiment: Experiment, base: str) -> str | None:
-    """That the base hardly knows the language of the reference, whose words it spells; None where it may know it.
+    """Say that the base hardly knows the language of the reference, whose words it spells; None if it may.
 
     Measured in tokens a word, for the shipped base and SmolLM2-135M: English requests 1.5 and 1.3, reviews 1.8 and 1.3,
     English of computer science 2.6 and 1.4, Spanish 2.6 and 1.8, German 3.1 and 2.2, Japanese 6.3 and 3.7, Russian 10.1
@@ -89,7 +89,7 @@ def foreign(experiment: Experiment, base: str) -> str | None:
 
 
 def unslotted(turns: Iterable[Example], table: SlotTable) -> list[str]:
-    """What the table leaves in public turns: sentences for the console, none where it is little.
+    """Say which names the table does not find in public turns; nothing where they are few.
 
     Of strings without a kind: a number is no name, and one that the utterance does not say is one that a program needs.
     Of strings with one: those that are slots of the tree alone, for the utterance says another form of them, or none.
@@ -136,7 +136,7 @@ def unslotted(turns: Iterable[Example], table: SlotTable) -> list[str]:
 
 
 def over_long(base: str, max_length: int | None = MAX_LENGTH, task_prefix: bool = True) -> Callable[[Example], bool]:
-    """Whether an utterance alone is longer than a model takes; arguments as those of the model.
+    """Return whether an utterance alone is longer than a model takes; arguments as those of the model.
 
     The tokenizer is loaded when an utterance has more bytes than any model has few tokens, for no token is less.
     """

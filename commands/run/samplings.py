@@ -59,7 +59,7 @@ def predict(
 
 
 def annotate_private(run: Run, parser: str, path: str, unit: str | None = None) -> Step:
-    """Trees for the private utterances, each by itself; the models of what follows train on them.
+    """Return the step that parses the private utterances, each by itself; later models train on the trees.
 
     Formal guarantees:
         A tree is a function of its utterance and of a public parser: utterances go through it one by one (``max_rows``
@@ -78,7 +78,7 @@ def annotate_private(run: Run, parser: str, path: str, unit: str | None = None) 
 
 
 def annotate(run: Run, name: str, path: object, parser: str, writes: str, system: System | None = None) -> Step:
-    """Trees that a parser writes for the utterances of a file.
+    """Return the step by which a parser writes trees for the utterances of a file.
 
     Args:
         run: What is run.
@@ -93,7 +93,7 @@ def annotate(run: Run, name: str, path: object, parser: str, writes: str, system
 
 
 def public_trees(run: Run) -> Step:
-    """The trees of the reference, of whose names the models of trees write."""
+    """Return the step that writes the trees of the reference, whose names are those that models may write."""
     reference = run.experiment.reference
     options = {"reference": reference, "out": run.folder / PUBLIC_TREES, "columns": run.columns}
     return run.step("public_trees", "public-trees", options, writes=[File(PUBLIC_TREES, "data")], reads=[reference])

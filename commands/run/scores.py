@@ -68,7 +68,7 @@ def evaluate(run: Run, system: System) -> list[Step]:
 
 
 def report(run: Run, steps: Iterable[Step]) -> list[Step]:
-    """The report, with page and card, made anew every time, of a run that has something to tell."""
+    """Return the step of report, page and card, which runs every time, of a run that has something to tell."""
     files = [file for step in steps for file in step.writes]
     results = [f.path for f in files if f.role == "metrics" and Path(f.path).name in _RESULTS]
     samples = [f.path for f in files if f.role == "release"]

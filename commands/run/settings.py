@@ -82,8 +82,8 @@ class Topics:
 
     Args:
         num_topics: Number of topics.
-        texts: Public requests from which topics are made; ``samples``: the over-sample; null: the reference, or without
-            one the over-sample.
+        texts: Public requests from which topics are made together with the over-sample; null: the reference;
+            ``samples``: the over-sample alone.
         encoder: Sentence encoder.
         noise_multiplier: Noise multiplier of the topics' shares.
         oversample: Samples written for each one kept.
@@ -102,11 +102,7 @@ class Topics:
             raise UserError(f"topics.num_topics is {self.num_topics}: give at least 2")
 
     def public_texts(self, reference: str | None) -> str | None:
-        """The file that the codebook is made of; None for the over-sample.
-
-        A private model of few units writes what its public base model knows: topics of its samples are those of the
-        base, which tell little of the private requests and read worse. Nothing private decides between the two.
-        """
+        """Return the public file that the codebook is made of beside the over-sample, if any."""
         return None if self.texts == "samples" else self.texts or reference
 
 
@@ -282,7 +278,7 @@ class Experiment:
         return self.evolution or Evolution()
 
     def epochs_of(self, settings: str) -> float:
-        """Epochs of a training.
+        """Return the epochs of a training.
 
         Raises:
             UserError: The experiment does not say.
@@ -294,19 +290,19 @@ class Experiment:
         return self.epochs[name]
 
     def of(self, system: str) -> Experiment:
-        """As one system has it, with ``variants.SYSTEM`` in its sections."""
+        """Return the experiment as one system has it, with ``variants.SYSTEM`` in its sections."""
         parts = {name: getattr(self, name) for name in (*SECTIONS, "stages", "variants")}
         return replace(self, **of_system(parts, system))
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, without what is at its default and without what was used up when it was read."""
+        """Return plain values, without defaults and without what was used up when it was read."""
         always, defaults = ("name", "systems", "epsilon", "num_samples"), dataclasses.asdict(Experiment(name=""))
         values = dataclasses.asdict(self)
         return {key: value for key, value in values.items() if key in always or value != defaults[key]}
 
 
 def systems_of(experiment: Experiment) -> list[System]:
-    """The systems of an experiment, in its order."""
+    """Return the systems of an experiment, in its order."""
     return [system(name) for name in experiment.systems]
 
 

@@ -100,7 +100,7 @@ class Site:
         return named | {name: str(value) for name, value in self.environment.items()}
 
     def sbatch(self, kind: Kind, root: Path, code: Path) -> list[str]:
-        """``sbatch`` with what a job of a kind asks for.
+        """Return the ``sbatch`` command with the resources of a kind of job.
 
         Args:
             kind: Of the stage.
@@ -172,7 +172,7 @@ def load_site(path: Path | None = None, changes: Mapping[str, Any] | None = None
 
 
 def queued(run: Path, name: str) -> str | None:
-    """Id of a job of an earlier submission that is in the queue still."""
+    """Return the id of a job of an earlier submission that is still in the queue."""
     path = run / "slurm" / f"{name}.job"
     if not path.is_file() or shutil.which("squeue") is None:
         return None

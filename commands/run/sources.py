@@ -80,7 +80,7 @@ class Read:
 
 
 def files_of(experiment: Experiment) -> list[InputFile]:
-    """The table of files that an experiment names; the parser that chooses, and what it learnt from, stand apart."""
+    """Return the files that an experiment names, without the parser that chooses and what it learnt from."""
     data, adaptation, evolution = experiment.data, experiment.adaptation, experiment.evolving
     evolves = "evolution" in experiment.systems
     by_label = "labels" in experiment.systems or (evolves and evolution.per_label)
@@ -95,7 +95,7 @@ def files_of(experiment: Experiment) -> list[InputFile]:
         path = data.get(f"{name}_path")
         rows.append(InputFile(f"data.{name}_path", path, kind, public, truncate=cut, is_read=name == "val"))
     rows.append(InputFile("reference", experiment.reference, "public", public, truncate=cut))
-    rows.append(InputFile("topics.texts", _texts_of_topics(experiment), "public", public, truncate=cut))
+    rows.append(InputFile("topics.texts", texts_of_topics(experiment), "public", public, truncate=cut))
     attributes = experiment.attributes
     counted = experiment.counted_words
     others = {
@@ -258,18 +258,20 @@ def _on_settings(experiment: Experiment) -> list[str]:
         notes += filter(None, [foreign(experiment, model.get("base_model") or BASE_MODEL)])
     slots = model.get("slots", SHIPPED)
     if experiment.reference is not None and slots is not None and has_trees:
-        notes += unslotted(_public_turns(experiment, experiment.reference)[:_TURNS], slot_table(slots))
-    if (texts := _texts_of_topics(experiment)) is not None:
-        found = len({turn.utterance for turn in _public_turns(experiment, texts)})
-        if found < (num_topics := (experiment.topics or Topics()).num_topics):
+        notes += unslotted(public_turns(experiment, experiment.reference)[:_TURNS], slot_table(slots))
+    if "topics" in experiment.systems:
+        settings, texts = experiment.topics or Topics(), texts_of_topics(experiment)
+        known = 0 if texts is None else len({turn.utterance for turn in public_turns(experiment, texts)})
+        if (found := known + experiment.num_samples * settings.oversample) < settings.num_topics:
             raise UserError(
-                f"{num_topics} topics are to be made of {texts}, which has {found} different texts: give more of them, "
-                "or --set topics.num_topics=FEWER, or topics.texts=samples for topics of what the model writes"
+                f"{settings.num_topics} topics are to be made of {found} texts, {known} public and the others of an "
+                "over-sample: give more texts, or --set topics.num_topics=FEWER, or a larger topics.oversample"
             )
     return notes
 
 
-def _public_turns(experiment: Experiment, path: str) -> list[Example]:
+def public_turns(experiment: Experiment, path: str) -> list[Example]:
+    """Read the turns of a public file of an experiment, as its reference is read."""
     columns = ReferenceColumns.from_config(experiment.data)
     return read_examples(expand_path(path), "utterance", columns=columns)
 
@@ -295,8 +297,8 @@ def _redactions(experiment: Experiment) -> list[Redaction]:
     return list(dict.fromkeys(filter(None, [experiment.redact, *map(Redaction.from_config, given)])))
 
 
-def _texts_of_topics(experiment: Experiment) -> str | None:
-    """The public file that topics are made of, if any are."""
+def texts_of_topics(experiment: Experiment) -> str | None:
+    """Return the public file that topics are made of, if any are."""
     if "topics" not in experiment.systems:
         return None
     return (experiment.topics or Topics()).public_texts(experiment.reference)

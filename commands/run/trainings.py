@@ -88,7 +88,7 @@ def fit_parser(run: Run, name: str, layer: str, files: list[str] | None = None) 
 
 
 def redaction_files(data: Settings) -> tuple[list[str], str | None]:
-    """Public files that a ranker of words learns of, and the list of hidden words, which may name people."""
+    """Return public files that a ranker of words learns of, and the list of hidden words, which may name people."""
     redaction = Redaction.from_config(data.get("redact"))
     return ([], None) if redaction is None else ([str(path) for _, path, _ in redaction.public_files], redaction.words)
 
@@ -119,7 +119,7 @@ def _derived(run: Run, system: System, stage: str, shares: Shares | Attributes |
 
 
 def merged(run: Run, stage: str, changes: Settings, *more: Mapping[str, Any]) -> Settings:
-    """The file of a model, then sections: of the experiment, of the stage, of what the system sets, and more."""
+    """Merge a model's file with sections: of the experiment, of the stage, of what the system sets, and more."""
     experiment = run.experiment
     layers = ({name: getattr(experiment, name) for name in SECTIONS}, experiment.stages.get(stage, {}), changes)
     config = merge(read(experiment, MODEL_FILES[stage]), *map(in_yaml, layers), *more)
@@ -131,7 +131,7 @@ def merged(run: Run, stage: str, changes: Settings, *more: Mapping[str, Any]) ->
 
 
 def grammar_of(config: Settings) -> list[str]:
-    """Files of whose names a model may write."""
+    """Return files of whose names a model may write."""
     return listed(config["model"]["init_args"].get("sampling", {}).get("grammar") or [])
 
 
@@ -166,7 +166,7 @@ def _trained(run: Run, config: Settings) -> Settings:
 
 
 def in_yaml(sections: Mapping[str, Any]) -> Settings:
-    """Sections of an experiment in the shape of LightningCLI's configuration."""
+    """Convert sections of an experiment to LightningCLI's configuration."""
     model = dict(sections.get("model") or {})
     if sections.get("sampling"):
         model["sampling"] = sections["sampling"]

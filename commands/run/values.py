@@ -15,7 +15,7 @@ Point = dict[str, Any]
 
 
 def read_values(words: list[str] | None) -> Point:
-    """Fields of an experiment and their values, from NAME=VALUE words.
+    """Read fields of an experiment and their values, from NAME=VALUE words.
 
     Raises:
         UserError: A word is no such pair.
@@ -24,7 +24,7 @@ def read_values(words: list[str] | None) -> Point:
 
 
 def read_grid(words: list[str]) -> list[Point]:
-    """All combinations of the values of fields, from NAME=VALUE,VALUE words; the last field varies fastest.
+    """Return all combinations of the values of fields, from NAME=VALUE,VALUE words; the last field varies fastest.
 
     Raises:
         UserError: A word is no such pair, or its values are no YAML.

@@ -50,7 +50,7 @@ class Work:
         return self.site.python or sys.executable
 
     def is_done(self, name: str) -> bool:
-        """Whether a step has ended, and what it left counts still."""
+        """Return whether a step has ended and its files still count."""
         return name not in self.repeated and (self.run / ".done" / name).is_file()
 
     @property
@@ -60,7 +60,7 @@ class Work:
 
 
 def settle(experiment: Experiment, run: Path, is_anew: bool) -> tuple[Experiment, frozenset[str]]:
-    """The experiment with the parser's digest and the versions of the code, and the steps that it repeats.
+    """Settle the parser's digest and the code's versions of an experiment; also return the steps that it repeats.
 
     Raises:
         UserError: The run was begun with other settings.
@@ -134,7 +134,7 @@ def _link_samples(run: Path, system: str) -> None:
 
 
 def make_folder(folder: Path) -> Path:
-    """A folder of the run, which is made."""
+    """Create a folder of the run and return it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -109,7 +109,7 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
-        """The manifest of a run; one without files where no step has ended.
+        """Read the manifest of a run; one without files where no step has ended.
 
         Raises:
             ManifestError: It cannot be read.
@@ -129,13 +129,13 @@ class Manifest:
     def find(
         self, role: Role | None = None, system: str | None = None, verb: str | None = None, step: str | None = None
     ) -> list[Entry]:
-        """Entries with all that is asked for, in the order in which they were made."""
+        """Return the entries that match all criteria, in the order in which they were made."""
         wanted = {"role": role, "system": system, "verb": verb, "step": step}
         asked = {name: value for name, value in wanted.items() if value is not None}
         return [e for e in self.files.values() if all(getattr(e, name) == value for name, value in asked.items())]
 
     def samples(self) -> dict[str, Entry]:
-        """What each system has written: its release that was chosen from no other release."""
+        """Return what each system has written: its release that was chosen from no other release."""
         found = {}
         for entry in self.find("release"):
             is_first = all(made.role not in RELEASED for made in self.upstream(entry.path) if made.path != entry.path)
@@ -144,11 +144,11 @@ class Manifest:
         return found
 
     def released(self) -> list[Entry]:
-        """All samples that the run hands out: its own, and what was sampled later."""
+        """Return all samples that the run hands out: its own, and what was sampled later."""
         return [entry for entry in self.files.values() if entry.role in RELEASED]
 
     def upstream(self, path: str, through_private: bool = True) -> list[Entry]:
-        """The entry of a file, and those of all files that it was made of, directly or not; each once.
+        """Return the entry of a file, and those of all files that it was made of, directly or not; each once.
 
         Args:
             path: Its place in the run folder.
@@ -164,25 +164,25 @@ class Manifest:
         return list(found.values())
 
     def drawn_from(self, entry: Entry) -> Entry | None:
-        """The over-sample, candidates or samples whose lines a step drew or chose; None where it did not."""
+        """Return the over-sample, candidates or samples whose lines a step drew or chose; None where it did not."""
         inputs = [self.files[path] for path in entry.inputs if path in self.files]
         return next((made for made in inputs if made.role in ("pool", "candidates", *RELEASED)), None)
 
     def path(self, entry: Entry) -> Path:
-        """Where a file is."""
+        """Return the path of a file."""
         return self.folder / entry.path
 
     def is_as_made(self, entry: Entry) -> bool:
-        """Whether a file is there and has the content that its step gave it; a private file is not looked at."""
+        """Return whether a file is there and has the content that its step gave it; a private file is not looked at."""
         return entry.is_private or self._digest(str(self.path(entry))) == entry.sha256
 
     def is_synthetic_as_made(self) -> bool:
-        """Whether ``synthetic.jsonl``, a link to samples, still has the content of some, or is gone."""
+        """Return whether ``synthetic.jsonl``, a link to samples, still has the content of some, or is gone."""
         digest = self._digest(str(self.folder / "synthetic.jsonl"))
         return digest is None or digest in {made.sha256 for made in self.samples().values()}
 
     def changes(self, path: str, may_be_gone: bool = False) -> list[str]:
-        """Why a file is not what its step made, or was made of others than those that are there now; in words.
+        """Return why a file is not what its step made, or was made of others than those that are there now; in words.
 
         Args:
             path: Its place in the run folder.
@@ -207,7 +207,7 @@ class Manifest:
         return found
 
     def stale_inputs(self, *paths: str, may_be_gone: bool = False) -> list[str]:
-        """Which files in the chains of some files have changed since others were made of them, in words.
+        """Return which files in the chains of some files have changed since others were made of them, in words.
 
         Private files are not opened: their recorded digests are compared with one another.
 
@@ -229,7 +229,7 @@ class Manifest:
         return list(dict.fromkeys(found))
 
     def unknown(self) -> list[str]:
-        """What else lies in the run folder, which no step has made, whatever its ending or place.
+        """Return what else lies in the run folder, which no step has made, whatever its ending or place.
 
         A folder without any file of a step stands for all that is in it; the record itself is left out.
         """
@@ -266,7 +266,7 @@ _RECORD = {"ledger.jsonl", "ledger.jsonl.lock", FILE, f".{FILE}.lock", "privacy_
 
 
 def lay_out(run: Path) -> None:
-    """Begin the manifest of a run before its first step, which marks the folder (:func:`~doppel.files.run_of`)."""
+    """Begin the manifest of a run before its first step; it marks the folder (:func:`~doppel.files.run_of`)."""
     with _held(run):
         if Manifest.read(run).version != _VERSION:
             _write(run, {})
@@ -292,7 +292,7 @@ def declare(step: Step, run: Path) -> None:
 
 
 def is_declared(step: Step, run: Path) -> bool:
-    """Whether this very step was written down."""
+    """Return whether exactly this step was recorded."""
     path = declaration(run, step.name)
     return path.is_file() and json.loads(path.read_text(encoding="utf-8")) == json.loads(
         json.dumps(_declared(step, run))
@@ -409,7 +409,7 @@ def _write(run: Path, files: Mapping[str, Entry]) -> None:
 
 
 def declaration(run: Path, name: str) -> Path:
-    """Where it is written down what a step reads and leaves."""
+    """Return the path of the record of what a step reads and leaves."""
     return run / "configs" / f"{name}.json"
 
 

@@ -20,7 +20,7 @@ _MARKS = ("experiment.yaml", "ledger.jsonl", "manifest.json")
 
 
 def of_experiment(experiment: Mapping[str, Any]) -> list[Source]:
-    """Of an experiment, by its fields: what its systems train on, or what an adaptation splits."""
+    """Return the private files of an experiment: what its systems train on, or what an adaptation splits."""
     data = experiment.get("data") or {}
     if experiment.get("adaptation"):
         return [(experiment["adaptation"]["train"], Columns.from_config(data))]
@@ -30,7 +30,7 @@ def of_experiment(experiment: Mapping[str, Any]) -> list[Source]:
 
 
 def of_runs(*places: Path | None, if_private: bool = False) -> list[Source]:
-    """Of the runs in which some files or folders lie.
+    """Return the private files of the runs in which some files or folders lie.
 
     A run names its private files twice: in ``experiment.yaml``, which has the user's own path also where a step writes
     trees for it and the trainings read what that wrote, and in the configuration of each training. Of an adaptation it
@@ -56,7 +56,7 @@ def of_runs(*places: Path | None, if_private: bool = False) -> list[Source]:
 
 
 def learnt_from(option: str, parser: str | Path | None) -> Iterator[Named]:
-    """The files that a parser learnt from, if its run and they are there; also those of the one that it started from.
+    """Yield the existing files that a parser learnt from, and those of the parser that it started from.
 
     They have to be public: what a parser learnt without privacy would go into what it chooses or counts, and no ε would
     hold.
@@ -80,7 +80,7 @@ def learnt_from(option: str, parser: str | Path | None) -> Iterator[Named]:
 
 
 def run_folders(place: Path) -> list[Path]:
-    """The folders that are runs and hold a place; it may be one itself."""
+    """Return the run folders that hold a place, itself included."""
     real = place.resolve()
     return [folder for folder in (real, *real.parents) if any((folder / mark).is_file() for mark in _MARKS)]
 

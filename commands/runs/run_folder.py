@@ -63,7 +63,7 @@ def hold(folder: Path) -> FileLock:
 
 
 def has_begun(run: Path) -> bool:
-    """Whether a run has anything that other settings would contradict: a finished step, a checkpoint, a paid step.
+    """Return whether a run has what other settings would contradict: a finished step, a checkpoint, a paid step.
 
     Formal guarantees:
         A private step's line is in the ledger before anything is computed of its data, and a torn line counts as a
@@ -79,7 +79,7 @@ def has_begun(run: Path) -> bool:
 
 
 def ledger_of_run(run_dir: Path, given: str | None) -> str:
-    """The ledger of a stage, which its run has joined if it serves many runs.
+    """Return the ledger of a stage, which its run has joined if it serves many runs.
 
     Args:
         run_dir: Folder of the stage, in the run folder.
@@ -97,7 +97,7 @@ def ledger_of_run(run_dir: Path, given: str | None) -> str:
 
 
 def last_checkpoint(run_dir: Path) -> str | None:
-    """The checkpoint from which the training of a stage goes on; None if there is none yet.
+    """Return the checkpoint from which the training of a stage goes on; None if there is none yet.
 
     That is ``checkpoints/last.ckpt``. Lightning removes the file that this link names before it sets the link anew:
     after a kill at that moment it is the newest other checkpoint, which was whole before anything was removed.
@@ -127,7 +127,7 @@ def refuse_to_begin_again(run_dir: Path, is_private: bool) -> None:
 
 
 def wandb_id(run_dir: Path, job: SlurmJob | None = None) -> str:
-    """Id of the W&B run of a stage: whoever goes on in the folder goes on with the run, a requeued job for one.
+    """Return the id of a stage's W&B run; what goes on in the folder, such as a requeued job, goes on with that run.
 
     Args:
         run_dir: Folder of the stage, which is there already.

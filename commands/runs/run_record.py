@@ -35,7 +35,7 @@ class RunRecord:
 
     @staticmethod
     def find(root: Path) -> Iterator[RunRecord]:
-        """Every run at or below a folder, by name; an audit has a ledger of its own, and is no run.
+        """Yield every run at or below a folder, by name; an audit has a ledger of its own, and is no run.
 
         Raises:
             UserError: ``root`` is no folder.
@@ -70,7 +70,7 @@ class RunRecord:
         return " ".join(str(word) for word in words if word) or None
 
     def without_folders(self, text: str) -> str:
-        """A text that anybody may read: each path of the run, and of what its experiment names, is a name there."""
+        """Return a text for any reader: each path of the run, and of its experiment's files, becomes a name."""
         words = (word for value in flat(self.experiment).values() for word in listed(value))
         paths = {word for word in words if isinstance(word, str) and os.path.isabs(word)}
         for path in sorted(paths, key=len, reverse=True):
@@ -92,13 +92,13 @@ class RunRecord:
         return [redact for redact in given if redact]
 
     def settings(self, of: str) -> dict[str, Any]:
-        """What the trainings of a system depend on, by dotted key; not which files they read, which are digested."""
+        """Return the settings of a system's trainings, by dotted key, without the files, which are digested."""
         experiment = of_system(self.experiment, of)
         told = flat(public_names({key: experiment.get(key) or {} for key in _TRAINING}))
         return {key: value for key, value in told.items() if not (key.startswith("data.") and key.endswith("_path"))}
 
     def training_settings(self, of: str, beside: Iterable[RunRecord] = ()) -> str:
-        """The settings of a system's trainings in short: equal settings have equal texts.
+        """Return the settings of a system's trainings in short: equal settings have equal texts.
 
         Args:
             of: The system.
@@ -111,12 +111,12 @@ class RunRecord:
         return "; ".join([*(f"{key} {varied[key]}" for key in sorted(varied)), f"settings {digest}"])
 
     def synthetic(self, of: str) -> Path | None:
-        """File of a system's samples; None where no step has made any."""
+        """Return the file of a system's samples; None where no step has made any."""
         made = self.manifest.samples().get(of)
         return None if made is None else self.manifest.path(made)
 
     def split(self) -> dict[str, Any] | None:
-        """How the data of an adaptation were split; None for other runs.
+        """Return how the data of an adaptation were split; None for other runs.
 
         Raises:
             UserError: The file that says so is not what its step made.
@@ -127,7 +127,7 @@ class RunRecord:
         return read_json(self.manifest.path(made[0])) if made else None
 
     def report(self) -> dict[str, Any] | None:
-        """``report.json``; None where the run did not come so far.
+        """Return the content of ``report.json``; None where the run did not come so far.
 
         Raises:
             UserError: It is not what ``python cli.py page`` made.
@@ -139,7 +139,7 @@ class RunRecord:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A file of ours.
+    """Read a JSON file of a run.
 
     Raises:
         UserError: It holds something else.

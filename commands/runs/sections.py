@@ -13,7 +13,7 @@ SECTIONS = ("trainer", "model", "sampling", "data", "privacy")
 
 
 def with_sections(experiment: Mapping[str, Any], changes: Mapping[str, Any]) -> Settings:
-    """An experiment with sections that win over all that it says itself: set in its own, deleted below ``stages``.
+    """Return an experiment with sections that win over its own, which are deleted below ``stages``.
 
     Stages of parsers stay as they are: a parser takes none of the experiment's sections.
     """
@@ -29,12 +29,12 @@ def with_sections(experiment: Mapping[str, Any], changes: Mapping[str, Any]) -> 
 
 
 def of_system(experiment: Mapping[str, Any], system: str) -> Settings:
-    """An experiment as one system has it, with ``variants.SYSTEM`` in its sections."""
+    """Return an experiment as one system has it, with ``variants.SYSTEM`` in its sections."""
     return with_sections({**experiment, "variants": {}}, (experiment.get("variants") or {}).get(system) or {})
 
 
 def read_experiment(path: Path) -> Settings:
-    """The experiment that a run was started with; what runs before version 3 kept as ``overrides`` is worked in."""
+    """Return the experiment that a run was started with, also of runs before version 3 (``overrides``)."""
     content = read_yaml(path)
     return with_sections(content, content.pop("overrides", None) or {})
 

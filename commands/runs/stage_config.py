@@ -49,7 +49,7 @@ class StageConfig:
         return PrivacyArguments(**{k: v for k, v in {"target_epsilon": 8.0, **given}.items() if k in known})
 
     def of_trainer(self, name: str, kind: str = "") -> list[dict[str, Any]]:
-        """Arguments of the ``callbacks`` or the ``logger`` whose class is called ``…kind``."""
+        """Return arguments of the ``callbacks`` or the ``logger`` whose class is called ``…kind``."""
         found = (self.content.get("trainer") or {}).get(name) or []
         entries = [entry for entry in (found if isinstance(found, list) else [found]) if isinstance(entry, dict)]
         return [_arguments(entry) for entry in entries if str(entry.get("class_path")).endswith(kind)]

@@ -87,7 +87,7 @@ class Step:
         return "metrics" if has_model or self.command in _OF_MODELS else "tool"
 
     def words(self, run: Path) -> tuple[str, ...]:
-        """What follows ``cli.py``: ``COMMAND --config RUN/configs/NAME.yaml``."""
+        """Return what follows ``cli.py``: ``COMMAND --config RUN/configs/NAME.yaml``."""
         words = (self.command, "--config", str(run / "configs" / f"{self.name}.yaml"))
         if self.folder is not None:
             return (*words, "--run_dir", str(run / self.folder))
@@ -95,7 +95,7 @@ class Step:
 
 
 def linked(steps: Iterable[Step]) -> list[Step]:
-    """Steps of which each needs those that write what it reads.
+    """Link steps: each needs those that write what it reads.
 
     Args:
         steps: In an order in which they can be run.

@@ -64,16 +64,16 @@ USUAL = (_ONE.name, _MAIN.name)
 
 
 def system(name: str) -> System:
-    """A system of the table; any other name is two-stage under settings of its own, ``variants.NAME``."""
+    """Return a system of the table; any other name is two-stage under settings of its own, ``variants.NAME``."""
     return SYSTEMS.get(name) or _with_trees(name, f"2-stage, {name}", needs="variants")
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Names of systems in the order of the table; those that it lacks follow by name."""
+    """Return names of systems in the order of the table; those that it lacks follow by name."""
     places = {name: place for place, name in enumerate(SYSTEMS)}
     return sorted(names, key=lambda name: (places.get(name, len(places)), name))
 
 
 def main_of(names: Iterable[str]) -> str:
-    """Of several systems the one whose figures stand for a run's: the main one, else the first; ``""`` of none."""
+    """Return the system whose figures stand for a run's: the main one, else the first; ``""`` of none."""
     return min(names, key=lambda name: not system(name).is_main, default="")

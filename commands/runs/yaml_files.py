@@ -79,7 +79,7 @@ _Loader.add_constructor(_NUMBERS[1], _float)
 
 
 def parse_yaml(text: str, below: str = "") -> Any:
-    """A text as YAML, with the numbers of people; what names data is text, and null is nothing.
+    """Parse a text as YAML, also numbers such as 1e-5; what names data is text, and null is None.
 
     Args:
         text: The text.
@@ -114,7 +114,7 @@ def _leave_texts(node: Any, is_text: bool, above: str) -> None:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """A YAML file that holds a mapping.
+    """Read a YAML file that holds a mapping.
 
     Raises:
         UserError: It cannot be read, or holds something else.
@@ -126,12 +126,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def dump(content: Mapping[str, Any]) -> str:
-    """A mapping as YAML."""
+    """Write a mapping as YAML text."""
     return yaml.dump(dict(content), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Mappings on top of one another: later ones win, key by key at every depth. Lists replace, ``KEY+`` append."""
+    """Merge mappings, key by key at every depth: later ones win, lists replace, ``KEY+`` appends."""
     merged: dict[str, Any] = {}
     for layer in layers:
         for key, value in layer.items():
@@ -146,7 +146,7 @@ def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fill_in(value: Any, variables: Mapping[str, str], where: str) -> Any:
-    """A value with ``${NAME}`` replaced in all its texts.
+    """Replace ``${NAME}`` in all texts of a value.
 
     Raises:
         UserError: A variable has no value.
@@ -165,7 +165,7 @@ def fill_in(value: Any, variables: Mapping[str, str], where: str) -> Any:
 
 
 def absolute(value: Any, key: str = "") -> Any:
-    """Settings with absolute paths: of the caller's folder, or else of :data:`PLACE`; others stay as they are.
+    """Make paths of settings absolute: from the caller's folder, or else from :data:`PLACE`.
 
     So what is checked here is what a step reads, whatever folder it runs in.
     """
@@ -181,7 +181,7 @@ def absolute(value: Any, key: str = "") -> Any:
 
 
 def public_names(value: Any) -> Any:
-    """Settings as anybody may read them: of a path what stands below the project's folder, or the name alone."""
+    """Shorten paths of settings for any reader: to what stands below the project's folder, or to the name."""
     if isinstance(value, Mapping):
         return {name: public_names(inner) for name, inner in value.items()}
     if isinstance(value, list):
@@ -192,7 +192,7 @@ def public_names(value: Any) -> Any:
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Dotted keys whose values differ, with both values; None for one that is not there."""
+    """Yield dotted keys whose values differ, with both values; None for one that is not there."""
     ours, theirs = flat(old), flat(new)
     for key in dict.fromkeys([*ours, *theirs]):
         if ours.get(key) != theirs.get(key):
@@ -200,13 +200,13 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tupl
 
 
 def flat(node: Mapping[str, Any]) -> dict[str, Any]:
-    """Its values by dotted key."""
+    """Return the values of a mapping by dotted key."""
     inner = {key: flat(value) if isinstance(value, Mapping) else {"": value} for key, value in node.items()}
     return {f"{key}.{name}".rstrip("."): value for key, values in inner.items() for name, value in values.items()}
 
 
 def listed(value: Any) -> list[Any]:
-    """A list as it is, anything else as a list of one."""
+    """Return a list as it is, and anything else as a list of one."""
     return value if isinstance(value, list) else [value]
 
 
@@ -226,7 +226,7 @@ def build(
     mappings: tuple[str, ...] = ("environment",),
     said: Container[str] = (),
 ) -> dict[str, Any]:
-    """Arguments of a dataclass, each of its type.
+    """Read the arguments of a dataclass, each of its type.
 
     Args:
         cls: The dataclass.

@@ -44,13 +44,13 @@ class CommandParser(NearestKey, ArgumentParser):
 
 
 def load(target: str) -> Callable[..., int | None]:
-    """The function that ``"module:function"`` names."""
+    """Return the function that ``"module:function"`` names."""
     module, _, name = target.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
 def reads_words(function: Callable[..., int | None]) -> bool:
-    """Whether a command reads its words itself: its one parameter is called ``argv``."""
+    """Return whether a command reads its words itself: its one parameter is called ``argv``."""
     return list(inspect.signature(function).parameters) == ["argv"]
 
 
@@ -62,7 +62,7 @@ def command_help(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def command_parser(function: Callable[..., Any], prog: str) -> CommandParser:
-    """The parser of a command.
+    """Build the parser of a command.
 
     Parameters before ``*`` are positional, in their order; those behind it are options, ``num_samples`` as
     ``--num-samples``. What has no default is required. ``list[T]`` takes several words and an option of it may be

@@ -79,7 +79,7 @@ def main(
 
 
 def overview(commands: Groups, about: str) -> str:
-    """Each group with its commands and the first line of their docstrings; imports no command."""
+    """List each group with its commands and the first line of their docstrings; imports no command."""
     width = max(len(name) for group in commands.values() for name in group)
     lines = [about.strip()]
     for heading, group in commands.items():

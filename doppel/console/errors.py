@@ -63,7 +63,7 @@ class NearestKey:
 
 
 def explain(message: str, known: Iterable[str], arguments: list[str]) -> str:
-    """A message of jsonargparse, with the nearest option and the file that holds the wrong one.
+    """Explain a message of jsonargparse, with the nearest option and the file that holds the wrong one.
 
     Args:
         message: What jsonargparse says.

@@ -37,7 +37,7 @@ def ledger(run_dir: Path | None = None, *, json: bool = False) -> None:
 
 
 def find(run_dir: Path | None, site: str | None = None) -> Path:
-    """The ledger file of a run folder, of a stage folder inside one, or the file itself.
+    """Find the ledger of a run folder, of a stage folder inside one, or the file itself.
 
     Args:
         run_dir: The place; None: the ledger that serves a whole site.
@@ -74,7 +74,7 @@ def find(run_dir: Path | None, site: str | None = None) -> Path:
 
 
 def tables(summary: dict[str, Any]) -> str:
-    """The summary for people."""
+    """Render the summary for people."""
     mechanisms = [
         {
             "mechanism": m["id"],

@@ -12,7 +12,7 @@ _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def end_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent is gone, also by ``kill -9``, which no parent can pass on.
+    """Have the kernel kill this process when its parent is gone, also by ``kill -9``.
 
     What a process has written then stays as a kill leaves it: files are replaced whole, and a ledger is ahead of what
     was drawn. Without this an orphan would go on, and hold its run folder against the command that wants to go on.

@@ -31,12 +31,13 @@ from doppel.privacy.spec import plan as make_plan
 MEASURED = Path(__file__).with_name("measured.csv")
 
 
-def _one_stage() -> list[dict[str, str]]:
+def measured_runs() -> list[dict[str, str]]:
+    """Return the rows of :data:`MEASURED`."""
     with MEASURED.open(encoding="utf-8", newline="") as file:
-        return [row for row in csv.DictReader(file) if row["system"] == "one_stage"]
+        return list(csv.DictReader(file))
 
 
-_RUNS = _one_stage()
+_RUNS = [row for row in measured_runs() if row["system"] == "one_stage"]
 #: The least and the most noise of a measured run.
 _LEAST, HOPELESS = (bound(float(row["noise_over_training"]) for row in _RUNS) for bound in (min, max))
 _LESS = "More units, a larger epsilon or batch, or fewer trained parameters (lora)"
@@ -98,7 +99,7 @@ def plan(
 
 
 def num_parameters_of(base: Path, lora: int | None = None) -> int:
-    """Trained weights of a model in a folder, from the heads of its safetensors files alone.
+    """Count the trained weights of a model in a folder, from the heads of its safetensors files alone.
 
     Args:
         base: The folder.
@@ -157,12 +158,12 @@ def in_words(noise_over_training: float) -> str:
 
 
 def over_training(spec: DPPlan, num_parameters: int) -> float:
-    """Norm of the noise of all steps over the largest signal."""
+    """Return the norm of the noise of all steps over the largest signal."""
     return spec.noise_multiplier * math.sqrt(num_parameters) / spec.expected_batch_size / math.sqrt(spec.steps)
 
 
 def report(spec: DPPlan, num_parameters: int | None = None) -> dict[str, Any]:
-    """The plan as a JSON-ready dictionary.
+    """Return the plan as a JSON-ready dictionary.
 
     Args:
         spec: The plan.
@@ -207,7 +208,7 @@ def report(spec: DPPlan, num_parameters: int | None = None) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The plan for people, with the epsilon of the accountants of dp-accounting at the chosen sigma."""
+    """Render the plan for people, with the epsilon of the accountants of dp-accounting at the chosen sigma."""
     steps = f"{result['steps']:,}"
     if len(result["stage_steps"]) > 1:
         steps += f"  ({' + '.join(format(n, ',') for n in result['stage_steps'])})"

@@ -22,7 +22,7 @@ def confirm(question: str) -> bool:
 
 
 def program() -> str:
-    """How this very interpreter is called again, where no environment is active too: ``.venv/bin/python cli.py``."""
+    """Return how this interpreter is called again, also without an active environment: ``.venv/bin/python cli.py``."""
     found = shutil.which("python")
     if found is not None and os.path.abspath(found) == os.path.abspath(sys.executable):
         return "python cli.py"

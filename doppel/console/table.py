@@ -20,7 +20,7 @@ class Table:
     rows: list[list[Any]] = field(default_factory=list)
 
     def text(self, align: str = ">") -> str:
-        """Aligned columns; the first one is on the left, the others as ``align`` says, ``<`` or ``>``."""
+        """Render aligned columns; the first one is on the left, the others as ``align`` says, ``<`` or ``>``."""
         lines = [[show(cell) for cell in row] for row in (self.headings, *self.rows)]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         aligns = ["<", *[align] * (len(widths) - 1)]
@@ -28,14 +28,14 @@ class Table:
         return "\n".join("  ".join(line).rstrip() for line in cells)
 
     def markdown(self) -> str:
-        """Markdown, without a line break at the end."""
+        """Render markdown, without a line break at the end."""
         lines = [self.headings, ["---"] * len(self.headings), *self.rows]
         cells = ([show(cell).replace("|", "\\|") for cell in line] for line in lines)
         return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
 def show(value: Any) -> str:
-    """A value as people read it: four digits of a float, a dash for None."""
+    """Format a value for people: four digits of a float, a dash for None."""
     if value is None:
         return "–"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -52,13 +52,13 @@ class Constraint(Protocol):
     """Forbids tokens by what was written before."""
 
     def start(self) -> Any:
-        """The state before the first token."""
+        """Return the state before the first token."""
 
     def advance(self, state: Any, token: int) -> None:
         """Move a state past one more token."""
 
     def mask(self, states: Sequence[Any], like: Tensor) -> Tensor:
-        """Booleans of the shape of the scores ``like``, true where a token is forbidden."""
+        """Return booleans of the shape of the scores ``like``, true where a token is forbidden."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class DrawingRule:
 
 
 def is_supported(model: PreTrainedModel) -> bool:
-    """Whether a model can be decoded row by row with masks and positions of our own.
+    """Return whether a model can be decoded row by row with masks and positions of our own.
 
     It can if every layer attends to all of the past (no sliding or local window, no recurrence), positions come as an
     argument, and attention runs through ``sdpa`` or ``eager``, which take a mask for each query. GPT-2, GPT-NeoX, OPT,
@@ -218,7 +218,7 @@ class DecodingBatch:
             scores_RV.masked_fill_(self.rule.constraint.mask(self._states, scores_RV), -torch.inf)
 
     def forward(self) -> Tensor:
-        """Logits of the rows' next tokens in float32 at least, forbidden ones included: shape [rows, vocabulary].
+        """Return logits of the rows' next tokens, at least float32, forbidden ones included: [rows, vocabulary].
 
         A row's column is its position, so it sees all columns up to its own.
         """

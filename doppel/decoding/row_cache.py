@@ -73,7 +73,7 @@ class RowCache(Cache):
             buffer[target, :num_columns] = buffer[source, :num_columns]
 
     def buffers(self) -> list[Tensor]:
-        """Keys and values of every layer."""
+        """Return keys and values of every layer."""
         return [buffer for layer in self._row_layers for buffer in layer.buffers]
 
     def _reserve(self, num_columns: int) -> None:

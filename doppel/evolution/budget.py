@@ -23,7 +23,7 @@ CLEAR = 1.0
 def plan_votes(
     privacy: PrivacyArguments, num_units: int, rounds: int, unit: str, beside: Sequence[Mechanism] = ()
 ) -> DPPlan:
-    """The plan of all rounds, whose noise is calibrated once.
+    """Plan all rounds, whose noise is calibrated once.
 
     Formal guarantees:
         A round is a Gaussian release of sensitivity 1 without subsampling
@@ -77,7 +77,7 @@ def plan_beside(
     ledger: Ledger | None,
     planned: Sequence[Mechanism] = (),
 ) -> DPPlan:
-    """As :func:`plan_votes`, beside what the scope has spent on a ledger, such as rows of attributes.
+    """Plan as :func:`plan_votes`, beside what the scope has spent on a ledger, such as rows of attributes.
 
     Args:
         privacy: ε, δ, accountant and scope.

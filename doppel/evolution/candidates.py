@@ -37,13 +37,13 @@ class Candidate:
 
 
 def fingerprint(pool: Iterable[Candidate]) -> str:
-    """SHA-256 of the texts and labels of a pool, in their order."""
+    """Return the SHA-256 of the texts and labels of a pool, in their order."""
     told = [[candidate.text, candidate.prompt.label] for candidate in pool]
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
 
 def distinct(pool: Iterable[Candidate]) -> list[Candidate]:
-    """The first candidate of each text and label: votes for one text are not split among its copies."""
+    """Return the first candidate of each text and label: votes for one text are not split among its copies."""
     found: dict[tuple[str, str | None], Candidate] = {}
     for candidate in pool:
         found.setdefault((candidate.text, candidate.prompt.label), candidate)

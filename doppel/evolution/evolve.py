@@ -60,12 +60,12 @@ class VoteSource(Protocol):
     rounds: int
 
     def sizes(self) -> Mapping[str, float] | None:
-        """Noisy numbers of private texts by label; None: labels do not matter."""
+        """Return noisy numbers of private texts by label; None: labels do not matter."""
 
     def count(
         self, number: int, pool: Sequence[Candidate], bins_BD: Vectors, labels: Sequence[str | None]
     ) -> list[float]:
-        """Noisy votes of what is voted for in a round, by their embeddings and labels; ``pool`` tells rounds apart."""
+        """Return the noisy votes of a round, by embeddings and labels; ``pool`` tells rounds apart."""
 
 
 def evolve(
@@ -117,7 +117,7 @@ def evolve(
 def first_texts(
     plan: Plan, generator: Generator, labels: Sequence[str] | None, rows: Sequence[Mapping[str, str]] = ()
 ) -> list[str]:
-    """Texts as the population will begin with, of each label, so that the generator is known before a vote is paid.
+    """Generate the population's first texts, of each label, so that the generator is known before a vote is paid.
 
     Raises:
         UserError: Most of them are one text, or none.

@@ -21,7 +21,7 @@ Way = Literal["rank", "probability"]
 
 
 def largest_remainder(shares: Sequence[float], total: int) -> list[int]:
-    """Whole numbers in proportion to shares: each cut to a whole number, and what is left to the largest remainders.
+    """Round shares to whole numbers of a given sum, by the method of largest remainders.
 
     Args:
         shares: At least 0 each; all equal where none is above 0.
@@ -38,7 +38,7 @@ def largest_remainder(shares: Sequence[float], total: int) -> list[int]:
 
 
 def choose(votes: Sequence[float], num: int, way: Way, threshold: float = 0.0, seed: int = 0) -> list[int]:
-    """Places of the candidates that go on.
+    """Return places of the candidates that go on.
 
     Args:
         votes: Noisy votes of each candidate.
@@ -60,7 +60,7 @@ def choose(votes: Sequence[float], num: int, way: Way, threshold: float = 0.0, s
 
 
 def spread(shares: Sequence[float], members: Sequence[Sequence[int]], num: int, threshold: float = 0.0) -> list[int]:
-    """Places of the candidates that go on where votes are of clusters of them.
+    """Return places of the candidates that go on where votes are of clusters of them.
 
     Args:
         shares: Noisy votes of each cluster.

@@ -25,7 +25,7 @@ class NoisyVotes(GaussianRelease):
     kind: ClassVar[str] = "gaussian_votes"
 
     def release(self, sums: Mapping[str, float], seed: int | None = None) -> dict[str, float]:
-        """The noisy sums of one round, see :func:`~doppel.privacy.histogram.add_noise`."""
+        """Return the noisy sums of one round, see :func:`~doppel.privacy.histogram.add_noise`."""
         return add_noise(sums, self.noise_multiplier, seed)
 
 
@@ -108,7 +108,7 @@ class NearestNeighbourHistogram:
         votes_each: int = 1,
         nearness: Nearness = "cosine",
     ) -> dict[str, float]:
-        """The sums of all ballots, *without noise*: for :func:`doppel.privacy.histogram.add_noise`, and nobody else.
+        """Sum all votes, *without noise*: for :func:`doppel.privacy.histogram.add_noise` alone.
 
         Args:
             candidates_MD: Embeddings of the candidates, entries in [-1, 1].

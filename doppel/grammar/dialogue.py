@@ -60,7 +60,7 @@ class _Table:
 
 
 def generate(num_turns: int, seed: int, skew: float = 1.0) -> Iterator[GeneratedTurn]:
-    """Turns of invented dialogues with an assistant for calendar, weather, people and places.
+    """Yield turns of invented dialogues with an assistant for calendar, weather, people and places.
 
     Args:
         num_turns: How many turns to write; the last dialogue may be cut short.
@@ -80,7 +80,7 @@ def generate(num_turns: int, seed: int, skew: float = 1.0) -> Iterator[Generated
 
 
 def one_turn(rng: random.Random, skew: float = 1.0) -> GeneratedTurn:
-    """A turn at a random place of a dialogue, of which nothing else is drawn.
+    """Draw a turn at a random place of a dialogue, of which nothing else is drawn.
 
     Args:
         rng: Of which ``random()`` alone is called: first for the intent, then for the request from left to right.

@@ -19,13 +19,13 @@ HOMES = ("house", "office", "place", "apartment")
 
 @cache
 def words(name: str) -> tuple[str, ...]:
-    """Entries of the word list ``lexicon/<name>.txt``, one a line."""
+    """Read the entries of the word list ``lexicon/<name>.txt``, one a line."""
     text = resources.files(__package__).joinpath("lexicon", f"{name}.txt").read_text(encoding="utf-8")
     return tuple(line for line in text.splitlines() if line)
 
 
 def pick(rng: random.Random, name: str) -> str:
-    """A uniform draw from a word list."""
+    """Draw uniformly from a word list."""
     entries = words(name)
     return entries[int(rng.random() * len(entries))]
 
@@ -35,12 +35,12 @@ def _rare_or_common(rng: random.Random, name: str) -> str:
 
 
 def quoted(text: str) -> tuple[str, str]:
-    """The text with its Lispress string."""
+    """Return the text with its Lispress string."""
     return text, f'"{text}"'
 
 
 def person(rng: random.Random) -> tuple[str, str]:
-    """A person's name: first name, full name, or first name with initial."""
+    """Draw a person's name: first name, full name, or first name with initial."""
     first = _rare_or_common(rng, "first_names")
     draw = rng.random()
     if draw < 0.68:
@@ -51,7 +51,7 @@ def person(rng: random.Random) -> tuple[str, str]:
 
 
 def city(rng: random.Random) -> tuple[str, str]:
-    """A city, state, country or landmark."""
+    """Draw a city, state, country or landmark."""
     draw = rng.random()
     if draw < RARE_SHARE:
         return quoted(pick(rng, "rare_surnames"))
@@ -61,7 +61,7 @@ def city(rng: random.Random) -> tuple[str, str]:
 
 
 def venue(rng: random.Random) -> tuple[str, str]:
-    """A restaurant, bar, gym, museum … with a composed name."""
+    """Draw a restaurant, bar, gym, museum … with a composed name."""
     draw = rng.random()
     if draw < 0.35:
         name = f"{pick(rng, 'venue_words')} {pick(rng, 'venue_nouns')}"
@@ -80,12 +80,12 @@ def venue(rng: random.Random) -> tuple[str, str]:
 
 
 def place_kind(rng: random.Random) -> tuple[str, str]:
-    """A kind of place to look for, such as a coffee shop."""
+    """Draw a kind of place to look for, such as a coffee shop."""
     return quoted(pick(rng, "place_kinds"))
 
 
 def location(rng: random.Random) -> tuple[str, str]:
-    """Where an event takes place: a room, a venue, a city."""
+    """Draw where an event takes place: a room, a venue, a city."""
     draw = rng.random()
     if draw < 0.4:
         return quoted(pick(rng, "locations"))
@@ -95,7 +95,7 @@ def location(rng: random.Random) -> tuple[str, str]:
 
 
 def comment(rng: random.Random) -> tuple[str, str]:
-    """A remark sent with the answer to an invitation."""
+    """Return a remark sent with the answer to an invitation."""
     return quoted(pick(rng, "comments"))
 
 
@@ -124,7 +124,7 @@ def _plain_subject(rng: random.Random) -> str:
 
 
 def subject(rng: random.Random) -> tuple[str, str]:
-    """The title of an event, one to four words, in one of the spellings people use."""
+    """Return the title of an event, one to four words, in one of the spellings people use."""
     text = _plain_subject(rng)
     draw = rng.random()
     if draw < 0.22:
@@ -135,5 +135,5 @@ def subject(rng: random.Random) -> tuple[str, str]:
 
 
 def title(rng: random.Random) -> tuple[str, str]:
-    """The title of a song, an album or a film, of two words."""
+    """Return the title of a song, an album or a film, of two words."""
     return quoted(f"{pick(rng, 'venue_words')} {pick(rng, 'venue_nouns')}")

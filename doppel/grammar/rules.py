@@ -30,14 +30,14 @@ DRAWN: Mapping[str, Draw] = {
 
 
 def read(name: str) -> dict[str, Any]:
-    """The content of ``rules/NAME.yaml``."""
+    """Return the content of ``rules/NAME.yaml``."""
     text = resources.files(__package__).joinpath("rules", f"{name}.yaml").read_text(encoding="utf-8")
     content: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     return content
 
 
 def productions(entries: Sequence[Mapping[str, Any]], place: str) -> list[Rule]:
-    """Productions of one nonterminal as a rule file has them.
+    """Return productions of one nonterminal as a rule file has them.
 
     Args:
         entries: Mappings with ``weight``, ``tree`` and ``phrases``.
@@ -58,7 +58,7 @@ def productions(entries: Sequence[Mapping[str, Any]], place: str) -> list[Rule]:
 
 
 def rules() -> RuleSet:
-    """All rules of all topics.
+    """Return all rules of all topics.
 
     Raises:
         GrammarError: Two places define the same nonterminal, or a file holds something that is no rule.

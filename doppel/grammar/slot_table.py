@@ -79,7 +79,7 @@ class SlotTable:
         self.digest_with_values = _digest([names, fills, self._values])
 
     def draw(self, rng: random.Random, kind: str) -> str:
-        """A public value of a kind."""
+        """Return a public value of a kind."""
         if kind in self._fillers:
             return self._fillers[kind](rng)[0]
         values = self._values[kind]
@@ -88,7 +88,7 @@ class SlotTable:
 
 @lru_cache(maxsize=8)
 def slot_table(name: str) -> SlotTable:
-    """The shipped table, or one of a YAML file.
+    """Return the shipped table, or one of a YAML file.
 
     Args:
         name: ``shipped`` or a path.

@@ -37,7 +37,7 @@ RuleSet = Mapping[str, "Sequence[Rule] | Draw"]
 
 
 def rule(weight: float, tree: str, *phrases: str) -> Rule:
-    """A production of relative frequency ``weight`` whose ``tree`` is said in one of ``phrases``."""
+    """Return a production of relative frequency ``weight`` whose ``tree`` is said in one of ``phrases``."""
     return Rule(weight, tree, phrases)
 
 
@@ -152,7 +152,7 @@ class SynchronousGrammar:
         return _Compiled(phrases, tree)
 
     def expand(self, name: str, rng: random.Random) -> Pair:
-        """A random (phrase, tree) of nonterminal ``name``."""
+        """Return a random (phrase, tree) of nonterminal ``name``."""
         draw = self._draws.get(name)
         if draw is not None:
             return draw(rng)

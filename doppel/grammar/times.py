@@ -30,7 +30,7 @@ ORDINAL_WORDS = {1: "first", 2: "second", 3: "third", 4: "fourth"}
 
 
 def ordinal(number: int) -> str:
-    """1st, 2nd, 3rd, 4th …"""
+    """Return 1st, 2nd, 3rd, 4th …"""
     suffix = "th" if 10 < number % 100 < 14 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return f"{number}{suffix}"
 
@@ -101,7 +101,7 @@ def _month_day_rules() -> list[Rule]:
 
 
 def counted_out() -> dict[str, list[Rule]]:
-    """Nonterminals of clock times, calendar days, holidays and numbers, with their productions."""
+    """Return nonterminals of clock times, calendar days, holidays and numbers, with their productions."""
     return {
         "clock": _clock_rules(),
         "hour_pm": [rule(1, f"(NumberPM {h}L)", f"{h}", f"{h}pm", f"{h} pm", f"{h}:00") for h in range(1, 8)],

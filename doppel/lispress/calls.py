@@ -87,7 +87,7 @@ def call_of(node: List) -> Call:
 
 
 def values(tree: Expression) -> Iterator[Value]:
-    """The parts of a well-formed tree that stand for values, in the order of the text."""
+    """Yield the parts of a well-formed tree that stand for values, in the order of the text."""
     todo: list[tuple[Expression, frozenset[str]]] = [(tree, frozenset())]
     while todo:
         node, bound = todo.pop()

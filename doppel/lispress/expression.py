@@ -49,7 +49,7 @@ class LispressError(ValueError):
 
 
 def is_keyword(text: str) -> bool:
-    """Whether a symbol names an argument, as ``:output`` does."""
+    """Return whether a symbol names an argument, as ``:output`` does."""
     return text.startswith(":") and len(text) > 1
 
 
@@ -124,7 +124,7 @@ class String:
 
     @classmethod
     def of(cls, value: str) -> String:
-        """The string literal that stands for `value`, with JSON's escapes."""
+        """Return the string literal that stands for `value`, with JSON's escapes."""
         return cls(json.dumps(value, ensure_ascii=False)[1:-1])
 
     @property
@@ -178,7 +178,7 @@ Expression = Symbol | Number | String | TypeAnnotation | ReaderLiteral | List
 
 
 def parts(node: Expression) -> tuple[Expression, ...]:
-    """The nodes that a node is made of, from left to right; none for an atom."""
+    """Return the nodes that a node is made of, from left to right; none for an atom."""
     if isinstance(node, List):
         return node.items
     if isinstance(node, TypeAnnotation):
@@ -187,7 +187,7 @@ def parts(node: Expression) -> tuple[Expression, ...]:
 
 
 def write(expression: Expression) -> str:
-    """The text of an expression: the inverse of `doppel.lispress.read`.
+    """Return the text of an expression: the inverse of `doppel.lispress.read`.
 
     ``read(write(e)) == e`` for every expression, and ``write(read(t)) == t`` for text with single blanks.
 
@@ -230,7 +230,7 @@ ANONYMOUS_STRING = String("STRING")
 
 
 def anonymise(expression: Expression) -> Expression:
-    """The expression with every quoted string replaced by ``"STRING"``.
+    """Return the expression with every quoted string replaced by ``"STRING"``.
 
     Names, places and titles of the user sit in quoted strings; functions, types and numbers stay.
 

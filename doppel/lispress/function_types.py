@@ -16,7 +16,7 @@ Counting = Literal["node_labels", "call_heads"]
 
 
 def function_types(tree: Expression | str, counting: Counting = "node_labels") -> list[str]:
-    """The function types of a tree, with repeats, in the order of the text.
+    """Return the function types of a tree, with repeats, in the order of the text.
 
     Args:
         tree: An expression or its text.
@@ -41,7 +41,7 @@ def function_types(tree: Expression | str, counting: Counting = "node_labels") -
 
 @lru_cache(maxsize=1 << 16)
 def valid_function_types(tree: str, counting: Counting) -> tuple[str, ...] | None:
-    """The function types of a tree as in `function_types`, or None where it is not well-formed."""
+    """Return the function types of a tree as in `function_types`, or None where it is not well-formed."""
     try:
         return tuple(function_types(tree, counting))
     except LispressError:
@@ -49,7 +49,7 @@ def valid_function_types(tree: str, counting: Counting) -> tuple[str, ...] | Non
 
 
 def uses_function(tree: str | None, pattern: str) -> bool:
-    """Whether a tree calls a function of a name.
+    """Return whether a tree calls a function of a name.
 
     Args:
         tree: Lispress; None and trees that are not well-formed call nothing.
@@ -69,7 +69,7 @@ def uses_function(tree: str | None, pattern: str) -> bool:
 
 
 def bare_symbols(tree: Expression) -> set[str]:
-    """The names that stand bare for a value, such as ``true``, where no ``let`` or ``lambda`` binds them.
+    """Return the names that stand bare for a value, such as ``true``, where no ``let`` or ``lambda`` binds them.
 
     Args:
         tree: A well-formed expression.

@@ -20,7 +20,7 @@ _BODY = r'([^"\\\x00-\x1f]|\\[^\x00-\x1f])*'
 
 
 def lark_grammar(names: ApiNames, spaced: bool) -> str:
-    """The grammar of one tree that is a call, after a blank.
+    """Return the grammar of one tree that is a call, after a blank.
 
     Args:
         names: Functions, types and arguments that may occur.

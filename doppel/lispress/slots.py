@@ -194,7 +194,7 @@ def _replace(utterance: str, values: Mapping[str, str]) -> str:
 
 
 def slots_of(text: str, kinds: SlotKinds) -> list[str]:
-    """The distinct slots of an utterance or a tree, in the order of the text."""
+    """Return the distinct slots of an utterance or a tree, in the order of the text."""
     return list(dict.fromkeys(_slot(match) for match in kinds.slot.finditer(text)))
 
 
@@ -236,7 +236,7 @@ def _spelling(value: str) -> str:
 
 
 def distinct_values(draw: Callable[[str], str], taken: Iterable[str] = (), tries: int = 20) -> Callable[[str], str]:
-    """A function that gives each slot one value, and two slots the same one only if no other is drawn in some tries.
+    """Return a function that gives each slot one value, and no two slots the same one, unless some tries fail.
 
     Args:
         draw: Draws a value of a kind.

@@ -23,7 +23,7 @@ _BRACKET = re.compile(r"""([^\W\d_]{3}|")?([()])""")  # and whether a word or a 
 
 
 def holds_tree(text: str) -> bool:
-    """Whether a text is a parse tree, whole or broken, or has a piece of one in it.
+    """Return whether a text is a parse tree, whole or broken, or has a piece of one in it.
 
     What people put into brackets (``dinner (with Ana)``) is none, unless the brackets hold all that is said. Nor is a
     smiley, ``b)`` of a list, or a bracket that is never closed: people leave one open, and code that stops there shows

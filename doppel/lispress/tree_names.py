@@ -18,7 +18,7 @@ from doppel.lispress.validity import is_valid
 
 
 def read_tree_names(path: str | Path) -> ApiNames:
-    """The names in a file of public trees, see :func:`names_in_trees`.
+    """Read the names in a file of public trees, see :func:`names_in_trees`.
 
     Args:
         path: JSON lines with ``"parse"``; ``~`` and variables such as ``${DOPPEL_DATA}`` are expanded.
@@ -34,7 +34,7 @@ def read_tree_names(path: str | Path) -> ApiNames:
 
 
 def names_in_trees(trees: Iterable[str]) -> ApiNames:
-    """The functions, types, constants and names of arguments that occur in trees.
+    """Return the functions, types, constants and names of arguments that occur in trees.
 
     A function takes as many arguments as it has in some tree, and what lies between; see :class:`ApiNames`.
 
@@ -54,7 +54,7 @@ def names_in_trees(trees: Iterable[str]) -> ApiNames:
 
 
 def unseen_share(trees: Sequence[str]) -> float:
-    """How likely the next tree is to call a function that none of some trees calls.
+    """Estimate the probability that the next tree calls a function that none of some trees calls.
 
     The estimate of Good (1953), of trees in place of single functions: the share of the trees that call a function that
     no other one calls.

@@ -30,7 +30,7 @@ _Part = tuple[_Check, Expression, _Bound]
 
 
 def first_error(text: str) -> LispressError | None:
-    """The first place where a text stops being a well-formed program, or None.
+    """Return the first place where a text stops being a well-formed program, or None.
 
     Well-formed means: exactly one expression; brackets balanced and strings closed; at the head of every call
     a function name, with or without type arguments ``^(T …)``; a value after every keyword; ``(let (name
@@ -52,7 +52,7 @@ def first_error(text: str) -> LispressError | None:
 
 
 def is_valid(text: str) -> bool:
-    """Whether a text is one well-formed program, in the sense of `first_error`."""
+    """Return whether a text is one well-formed program, in the sense of `first_error`."""
     return first_error(text) is None
 
 

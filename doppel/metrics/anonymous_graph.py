@@ -30,7 +30,7 @@ class AnonymousGraph:
 
     @classmethod
     def of(cls, names: tuple[str, ...], edges: Iterable[tuple[int, str, int]], members: Iterable[int]) -> Self:
-        """The part of a graph that ``members`` span."""
+        """Return the part of a graph that ``members`` span."""
         kept = set(members)
         triples = ((names[s], label, names[t]) for s, label, t in edges if s in kept and t in kept)
         return cls(tuple(sorted(names[node] for node in kept)), tuple(sorted(triples)))
@@ -46,13 +46,13 @@ def _names_and_edges(tree: str) -> tuple[tuple[str, ...], tuple[tuple[int, str, 
 
 @lru_cache(maxsize=1 << 15)
 def anonymous_graph(tree: str) -> AnonymousGraph | None:
-    """The names of a tree's graph, every string being called ``"STRING"``; None for no valid Lispress."""
+    """Return the names of a tree's graph, every string being called ``"STRING"``; None for no valid Lispress."""
     parts = _names_and_edges(tree)
     return None if parts is None else AnonymousGraph.of(*parts, range(len(parts[0])))
 
 
 def anonymous_subgraphs(tree: str, roots: Set[str]) -> list[AnonymousGraph]:
-    """All that can be reached from each node whose name is in ``roots``, one graph for each such node.
+    """Return all that can be reached from each node whose name is in ``roots``, one graph for each such node.
 
     Parts may lie inside each other, and a shared node belongs to each part that reaches it. A tree that is no
     valid Lispress has none.

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Sequence
 
 
 def jensen_shannon(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> float:
-    """Jensen–Shannon divergence of the shares of values, in bits: 0 where they are alike, 1 where none is shared.
+    """Compute the Jensen–Shannon divergence of the shares of values, in bits: 0 where they are equal, at most 1.
 
     The divergence itself, as MAPLE reports it, and not its square root, which SciPy's ``jensenshannon`` returns.
 
@@ -27,7 +27,7 @@ def jensen_shannon(ours: Sequence[Hashable], theirs: Sequence[Hashable]) -> floa
 
 
 def adherence(wanted: Sequence[Hashable], read: Sequence[Hashable]) -> tuple[float, float]:
-    """Share of texts in which the value is read that they were written for, and that share for texts dealt out anew.
+    """Return the share of texts with the value that they were written for, and the same for shuffled texts.
 
     The second is what texts have that do not follow their prompts, but have the same values as often.
 

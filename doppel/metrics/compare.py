@@ -49,21 +49,21 @@ class Corpus:
         return any(tree is not None for tree in self.trees)
 
     def sample(self, size: int, seed: int) -> Corpus:
-        """A uniform subset of ``size`` rows in their order; the corpus itself where it is no larger."""
+        """Draw a uniform subset of ``size`` rows in their order; the corpus itself where it is no larger."""
         if size >= len(self.utterances):
             return self
         rows = sorted(random.Random(seed).sample(range(len(self.utterances)), size))
         return Corpus(tuple(self.utterances[i] for i in rows), tuple(self.trees[i] for i in rows))
 
     def rest(self, size: int, seed: int) -> Corpus:
-        """As many of the rows that ``sample`` leaves, or none where it does not leave so many."""
+        """Draw as many of the rows that ``sample`` leaves, or none where it does not leave so many."""
         rows = random.Random(seed).sample(range(len(self.utterances)), min(size, len(self.utterances)))
         left = sorted(set(range(len(self.utterances))) - set(rows))
         left = sorted(random.Random(seed + 1).sample(left, len(rows))) if len(left) >= len(rows) else []
         return Corpus(tuple(self.utterances[i] for i in left), tuple(self.trees[i] for i in left))
 
     def halves(self, seed: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The utterances of two equally large parts, apart, by chance."""
+        """Split the utterances at random into two disjoint parts of equal size."""
         size = len(self.utterances) // 2
         return self.sample(size, seed).utterances, self.rest(size, seed).utterances
 
@@ -71,7 +71,7 @@ class Corpus:
 def function_metrics(
     synthetic: Sequence[str | None], reference: Sequence[str | None], counting: Counting = "node_labels"
 ) -> dict[str, float | None]:
-    """Overlap, χ² and top-k overlaps of function types, by name, on equally many trees of both sides.
+    """Return overlap, χ² and top-k overlaps of function types, by name, on equally many trees of both sides.
 
     Where lines lack a tree (None), the side with more trees is thinned evenly to the number of the other: overlap
     grows with the number of samples. An invalid tree is a sample without functions.
@@ -89,7 +89,7 @@ def function_metrics(
 
 
 def text_metrics(synthetic: Sequence[str], reference: Sequence[str]) -> dict[str, Value]:
-    """Word overlap; distinct share, share of the commonest and mean length of both sides."""
+    """Return word overlap; distinct share, share of the commonest and mean length of both sides."""
     values: dict[str, Value] = {"word_overlap": word_overlap(synthetic, reference)}
     for prefix, utterances in (("", synthetic), ("reference_", reference)):
         values[f"{prefix}distinct"] = plain_number(distinct(utterances))
@@ -99,12 +99,12 @@ def text_metrics(synthetic: Sequence[str], reference: Sequence[str]) -> dict[str
 
 
 def word_overlap(synthetic: Sequence[str], reference: Sequence[str]) -> float | None:
-    """Share of the reference's words that the samples use; None without a reference."""
+    """Return the share of the reference's words that the samples use; None without a reference."""
     return plain_number(type_overlap(count_words(synthetic), count_words(reference)))
 
 
 def tree_repetition(synthetic: Sequence[str | None], reference: Sequence[str | None]) -> dict[str, Value]:
-    """Distinct share and share of the commonest tree, of the sampled trees and of the reference's; None without trees.
+    """Return the distinct share and the commonest tree's share, sampled and reference; None without trees.
 
     A tree model that falls back on its mode shows here before it shows in the function metrics.
     """
@@ -117,7 +117,7 @@ def tree_repetition(synthetic: Sequence[str | None], reference: Sequence[str | N
 
 
 def copy_metrics(synthetic: Sequence[str], reference: Sequence[str], private: Sequence[str]) -> dict[str, Value]:
-    """Copies of private utterances, as ``private/…``; for scale, those in the reference too."""
+    """Count copies of private utterances, as ``private/…``; for scale, those in the reference too."""
     index = CopyIndex(private)
     shares = copy_shares(synthetic, index)
     values: dict[str, Value] = {f"private/{name}": plain_number(value) for name, value in shares.items()}
@@ -128,7 +128,7 @@ def copy_metrics(synthetic: Sequence[str], reference: Sequence[str], private: Se
 def compared_sides(
     synthetic: Corpus, reference: Corpus, num_samples: int | None = None, seed: int = 0
 ) -> tuple[Corpus, Corpus]:
-    """The equally many rows of both sides that ``compare`` uses with the same arguments.
+    """Return the equally many rows of both sides that ``compare`` uses with the same arguments.
 
     Raises:
         ValueError: a side is empty, or ``num_samples`` is not positive.

@@ -19,18 +19,18 @@ _BATCH, _PART = 64, 2**14  # queries, and indexed texts, that are compared at a 
 
 
 def normalise(text: str) -> str:
-    """Fold case, punctuation and whitespace, so that trivial edits do not hide a copy."""
+    """Normalise case, punctuation and whitespace, so that trivial edits do not hide a copy."""
     text = unicodedata.normalize("NFKC", text).casefold()
     return _NOT_WORD.sub(" ", _APOSTROPHES.sub("", text)).strip()
 
 
 def words(text: str) -> frozenset[str]:
-    """The set of words of a normalised text."""
+    """Return the set of words of a normalised text."""
     return frozenset(text.split())
 
 
 def trigrams(text: str) -> frozenset[str]:
-    """The set of character trigrams of a normalised text, its ends marked by a space."""
+    """Return the set of character trigrams of a normalised text, its ends marked by a space."""
     padded = f" {text} "
     return frozenset(padded[i : i + 3] for i in range(len(padded) - 2))
 
@@ -56,7 +56,7 @@ class JaccardIndex:
         self._parts = [(indexed[part].T.tocsr(), sizes[part]) for part in parts]
 
     def have_matches(self, texts: Sequence[str]) -> list[bool]:
-        """For each text, whether an indexed one is at least ``threshold`` similar (an empty set matches none)."""
+        """Check for each text whether an indexed one is at least ``threshold`` similar (an empty set never is)."""
         matches = np.zeros(len(texts), dtype=bool)
         sizes = np.array([len(self.shingle(text)) for text in texts])
         order = np.argsort(sizes, kind="stable")
@@ -91,18 +91,18 @@ class CopyIndex:
         return JaccardIndex(self._private, words), JaccardIndex(self._private, trigrams)
 
     def is_exact(self, text: str) -> bool:
-        """True where a private utterance equals this one after folding."""
+        """Return true where a private utterance equals this one after normalisation."""
         return normalise(text) in self._private
 
     def are_near(self, texts: Sequence[str]) -> list[bool]:
-        """For each text, true for exact copies and for near copies."""
+        """Return for each text, true for exact copies and for near copies."""
         folded = [normalise(text) for text in texts]
         matches = zip(*(index.have_matches(folded) for index in self._indices), strict=True)
         return [text in self._private or any(found) for text, found in zip(folded, matches, strict=True)]
 
 
 def copy_shares(synthetic: Sequence[str], index: CopyIndex, min_words: int = 5) -> dict[str, float]:
-    """Shares of exact and near copies of private utterances among synthetic ones, in [0, 1].
+    """Return shares of exact and near copies of private utterances among synthetic ones, in [0, 1].
 
     Short utterances ("yes") repeat by themselves, so both shares are also given among utterances of at least
     ``min_words`` words. The numbers compare with private data: they are *not* differentially private.

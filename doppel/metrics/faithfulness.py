@@ -13,7 +13,7 @@ _NAME = re.compile(rf'(?<!Path\.apply )"({STRING_BODY_PATTERN})"', re.DOTALL)
 
 
 def graph_overlap(predicted: str, gold: str) -> float:
-    """Dice coefficient of the nodes and edges of two anonymised graphs, in [0, 1]: 1 exactly for a match.
+    """Compute the Dice coefficient of nodes and edges of two anonymised graphs, in [0, 1]: 1 exactly for a match.
 
     0 where one of the trees is no valid Lispress.
     """
@@ -25,7 +25,7 @@ def graph_overlap(predicted: str, gold: str) -> float:
 
 
 def names_said(utterance: str, tree: str) -> int:
-    """How many of a tree's quoted names the utterance holds, whatever their case.
+    """Return how many of a tree's quoted names the utterance holds, whatever their case.
 
     Nearly all are said verbatim: 99.5 % of the 970 in the published validation turns of SMCalFlow.
     """

@@ -32,7 +32,7 @@ class LanguageModel:
         self._read: dict[str, tuple[float, Tensor]] = {}
 
     def nats(self, texts: Sequence[str]) -> list[float]:
-        """Negative log-likelihood of each text: the sum over its tokens, in nats; 0 of an empty one.
+        """Return the negative log-likelihood of each text: the sum over its tokens, in nats; 0 of an empty one.
 
         Raises:
             ModelError: The model cannot be loaded.

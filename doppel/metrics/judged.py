@@ -30,7 +30,7 @@ def mauve_metrics(
     featurizers: Mapping[str, str | Path | Featurizer],
     seed: int,
 ) -> Part:
-    """MAUVE of samples in the features of each judge, ``mauve_NAME``, and of human turns, ``human_mauve_NAME``.
+    """Compute MAUVE of samples with each judge's features, ``mauve_NAME``, and of human turns, ``human_mauve_NAME``.
 
     Args:
         synthetic: Samples.
@@ -81,13 +81,13 @@ def fluency_metrics(synthetic: Texts, reference: Texts, human: tuple[Texts, Text
 
 
 def nats_a_word(texts: Texts, nats: Nats) -> float | None:
-    """Loss of all texts over the number of their words; None without a word."""
+    """Return the loss of all texts over the number of their words; None without a word."""
     words = sum(len(text.split()) for text in texts)
     return plain_number(sum(nats(texts)) / words) if words else None
 
 
 def outliers(texts: Texts, human: Texts, nats: Nats) -> float | None:
-    """Share of texts above the human 95th-percentile loss at equal length.
+    """Return the share of texts above the human 95th-percentile loss at equal length.
 
     Args:
         texts: What is judged.
@@ -102,7 +102,7 @@ def outliers(texts: Texts, human: Texts, nats: Nats) -> float | None:
 
 
 def excess_nats(texts: Texts, human: Texts, nats: Nats) -> tuple[Floats, Floats]:
-    """How far the loss of each text lies above what is usual among human texts of as many words, in nats.
+    """Return how far the loss of each text lies above what is usual among human texts of as many words, in nats.
 
     The loss of a text grows with its length, and the loss a word falls with it, since the first words are the least
     expected: by either alone long texts or short ones would stand out. So a line through the losses of the human texts

@@ -24,19 +24,19 @@ Featurizer = Callable[[Sequence[str]], Tensor]
 
 
 def has_mauve() -> bool:
-    """Whether the package ``mauve-text`` is there; it is under the GPL 3, and nothing installs it unasked."""
+    """Return whether the package ``mauve-text`` is there; it is under the GPL 3, and nothing installs it unasked."""
     return all(find_spec(name) is not None for name in ("mauve", "faiss"))
 
 
 def judge_name(model: str | Path) -> str:
-    """What a judge is called in ``mauve_NAME``: the last part of its model's name, such as ``gpt2_large``."""
+    """Return the name of a judge in ``mauve_NAME``: the last part of its model's name, such as ``gpt2_large``."""
     return re.sub(r"\W+", "_", str(model).rstrip("/").rpartition("/")[2]).strip("_").lower()
 
 
 def mauve(
     synthetic: Sequence[str], reference: Sequence[str], featurizer: str | Path | Featurizer, seed: int = 25
 ) -> float:
-    """MAUVE (Pillutla et al. 2021) as the package ``mauve-text`` computes it, on features of our own.
+    """Compute MAUVE (Pillutla et al. 2021) with the package ``mauve-text``, on features of our own.
 
     The package's defaults: buckets = samples / 10, PCA to 90 % of the variance, five k-means restarts of at
     most 500 iterations, scaling factor 5. Values depend on the featurizer and on the number of samples:

@@ -17,7 +17,7 @@ _BATCH = 1024
 def parser_metric_collection(
     functions: Sequence[str] = (), apis: Collection[str] = SMCALFLOW_APIS, prefix: str | None = None
 ) -> MetricCollection:
-    """A torchmetrics collection whose ``update(predicted, gold)`` and ``compute()`` serve all values at once.
+    """Build a torchmetrics collection whose ``update(predicted, gold)`` and ``compute()`` serve all values at once.
 
     ``compute`` returns one flat dictionary of scalar tensors; nan where no turn counts.
 
@@ -36,7 +36,7 @@ def parser_metrics(
     functions: Sequence[str] = (),
     apis: Collection[str] = SMCALFLOW_APIS,
 ) -> dict[str, float | int | None]:
-    """How well predicted trees agree with gold ones.
+    """Score how well predicted trees agree with gold ones.
 
     Args:
         predicted: linearised trees, None where there is none; what is no valid Lispress is wrong.
@@ -65,7 +65,7 @@ def parser_metrics(
 
 
 def identical_trees(predicted: Sequence[str | None], gold: Sequence[str]) -> dict[str, float | int | None]:
-    """How many trees are right with their strings, and whether they stay right as the strings change.
+    """Score how many trees are right with their strings, and whether they stay right as the strings change.
 
     Arguments are those of :func:`parser_metrics`.
 

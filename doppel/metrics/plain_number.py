@@ -6,7 +6,7 @@ import math
 
 
 def plain_number(value: float) -> float | int | None:
-    """A number, rounded to six places; None for what could not be computed (nan)."""
+    """Round a number to six places; None for what could not be computed (nan)."""
     if isinstance(value, int):
         return value
     return round(value, 6) if math.isfinite(value) else None

@@ -24,7 +24,7 @@ class SampledTexts:
         self._reference += reference
 
     def join(self) -> tuple[list[str], list[str]]:
-        """The texts of all ranks, synthetic and reference; this object is empty afterwards. All ranks must call it."""
+        """Gather the texts of all ranks, synthetic and reference, and empty this object. All ranks must call it."""
         of_this_rank = self._synthetic, self._reference
         self._synthetic, self._reference = [], []
         if not (dist.is_available() and dist.is_initialized()):

@@ -11,12 +11,12 @@ _NAN = float("nan")
 
 
 def distinct(texts: Sequence[str]) -> float:
-    """Number of distinct texts over the number of texts, in (0, 1]."""
+    """Return the number of distinct texts over the number of texts, in (0, 1]."""
     return len(set(texts)) / len(texts) if texts else _NAN
 
 
 def commonest(texts: Sequence[str]) -> float:
-    """Occurrences of the commonest text over the number of texts, in (0, 1].
+    """Return the commonest text's occurrences over the number of texts, in (0, 1].
 
     A value far above the reference's says that the samples repeat one text: a model that falls back on its mode.
     """
@@ -24,11 +24,11 @@ def commonest(texts: Sequence[str]) -> float:
 
 
 def mean_words(utterances: Sequence[str]) -> float:
-    """Mean number of space-separated words an utterance."""
+    """Return the mean number of space-separated words an utterance."""
     return sum(len(utterance.split()) for utterance in utterances) / len(utterances) if utterances else _NAN
 
 
 def valid_share(trees: Sequence[str | None]) -> float:
-    """Share of trees that are valid Lispress, in [0, 1]; None is an utterance without a tree, and not counted."""
+    """Return the share of trees that are valid Lispress, in [0, 1]; None is no tree, and not counted."""
     present = [tree for tree in trees if tree is not None]
     return sum(map(is_valid, present)) / len(present) if present else _NAN

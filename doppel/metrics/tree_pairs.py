@@ -53,7 +53,7 @@ class TreePairMetric(Metric, ABC):
 
     @abstractmethod
     def score(self, predicted: str | None, gold: str) -> tuple[Score, ...]:
-        """Values of one turn, one for each of ``names``; a prediction that is None or no Lispress is wrong."""
+        """Return values of one turn, one for each of ``names``; a prediction that is None or no Lispress is wrong."""
 
     def update(self, predicted: Sequence[str | None], gold: Sequence[str]) -> None:
         """Add turns: linearised trees (None where there is none) and the true ones.
@@ -80,7 +80,7 @@ class TreePairMetric(Metric, ABC):
         self.counts += (membership @ present).to(self.counts.device)
 
     def compute(self) -> dict[str, Tensor]:
-        """Means by name, then by name and ``@PATTERN`` or ``@not PATTERN``; nan where no turn counts."""
+        """Return means by name, then by name and ``@PATTERN`` or ``@not PATTERN``; nan where no turn counts."""
         means = self.sums / self.counts
         return {
             f"{name}{suffix}": means[row, column]
@@ -99,11 +99,11 @@ class GraphMatch(TreePairMetric):
     names = ("exact_match",)
 
     def score(self, predicted: str | None, gold: str) -> tuple[Score, ...]:
-        """1 for a match, 0 for none."""
+        """Score a match by 1, none by 0."""
         return (float(predicted is not None and anonymous_graph(predicted) == anonymous_graph(gold)),)
 
     def compute(self) -> dict[str, Tensor]:
-        """Shares of right turns by name, and the number of turns that each is taken over."""
+        """Return shares of right turns by name, and the number of turns that each is taken over."""
         counts = {f"num_turns{suffix}": self.counts[row, 0].long() for row, suffix in enumerate(self.suffixes)}
         return super().compute() | counts
 
@@ -118,7 +118,7 @@ class BagOfNodes(TreePairMetric):
     names = ("node_precision", "node_recall")
 
     def score(self, predicted: str | None, gold: str) -> tuple[Score, ...]:
-        """Precision and recall of one turn; 0 and 0 without a valid prediction."""
+        """Return precision and recall of one turn; 0 and 0 without a valid prediction."""
         guess = anonymous_graph(predicted) if predicted is not None else None
         wanted = anonymous_graph(gold)
         if guess is None or wanted is None:
@@ -182,7 +182,7 @@ class ApiMatch(TreePairMetric):
         self.apis = frozenset(apis)
 
     def score(self, predicted: str | None, gold: str) -> tuple[Score, ...]:
-        """Precision and recall of one turn, None twice where the gold tree calls no API."""
+        """Return precision and recall of one turn, None twice where the gold tree calls no API."""
         wanted = Counter(anonymous_subgraphs(gold, self.apis))
         if not wanted:
             return None, None

@@ -37,7 +37,7 @@ class Step(NamedTuple):
 
 @cache
 def edge_rank(label: str) -> tuple[int, int]:
-    """Sorts the edges out of one node: ``:type``, type arguments, arguments, keywords."""
+    """Return the sort key of the edges out of one node: ``:type``, type arguments, arguments, keywords."""
     if label == TYPE:
         return 0, 0
     argument = argument_number(label)
@@ -45,22 +45,22 @@ def edge_rank(label: str) -> tuple[int, int]:
 
 
 def can_be_value(label: str) -> bool:
-    """Whether a node with this label may stand for a value (`LAMBDA` and `PARAMETER` have rules of their own)."""
+    """Return whether a node with this label may stand for a value; `LAMBDA` and `PARAMETER` have other rules."""
     return label not in ("let", "do") and not is_variable(label)
 
 
 def can_be_type(label: str) -> bool:
-    """Whether a node with this label may stand for a type."""
+    """Return whether a node with this label may stand for a type."""
     return label not in (LAMBDA, PARAMETER) and not label.startswith((":", '"')) and not is_number(label)
 
 
 def is_literal(label: str) -> bool:
-    """Whether a label is that of a string or a number, which take no arguments."""
+    """Return whether a label is that of a string or a number, which take no arguments."""
     return label.startswith('"') or is_number(label) is not None
 
 
 def level_below(level: int, label: str, is_type: bool) -> int:
-    """How deep brackets may nest inside a node below a node of a given level, whatever ``let`` moves."""
+    """Return how deep brackets may nest inside a node below a node of a given level, whatever ``let`` moves."""
     return level + (3 if is_type else 4 if label == LAMBDA else 2)
 
 

@@ -59,21 +59,21 @@ class GrowingGraph:
         return bool(self._unmet)
 
     def node_groups(self) -> int:
-        """The groups of labels that one more node may have."""
+        """Return the groups of labels that one more node may have."""
         if not self._unmet and not self._tables.has_lambda and not self._tables.has_pure_type:
             return _VALUES
         groups = (int(Group.VALUE), _TYPES, int(Group.LAMBDA), _PARAMETERS)
         return sum(group for group in groups if self.first_sources(group))
 
     def gap_groups(self) -> int:
-        """The groups of labels of a node that fills the newest gap, without a lambda."""
+        """Return the groups of labels of a node that fills the newest gap, without a lambda."""
         node = max(self._unmet)
         if self._kinds[node] == _LAMBDA and not self._accepted(node, int(Group.VALUE)) & self._tables.argument_bits:
             return _PARAMETERS
         return int(Group.VALUE)
 
     def first_sources(self, groups: int, only_gap: bool = False) -> Sources:
-        """Where the first edge to a node of some groups may come from.
+        """Return where the first edge to a node of some groups may come from.
 
         Args:
             groups: Bits of `Group`.
@@ -93,7 +93,7 @@ class GrowingGraph:
         return sources
 
     def next_sources(self, only_gap: bool = False) -> Sources:
-        """Where the next edge to the newest node may come from; after its first one, from farther up."""
+        """Return where the next edge to the newest node may come from; after its first one, from farther up."""
         if self.is_pending:
             return self.first_sources(self._groups, only_gap)
         newest = self.num_nodes
@@ -141,7 +141,7 @@ class GrowingGraph:
         return bits
 
     def left_labels(self) -> int:
-        """The labels by which the newest node may lead to closed ones."""
+        """Return the labels by which the newest node may lead to closed ones."""
         tables, newest = self._tables, self.num_nodes
         kind = self._kinds[newest]
         if kind == _FUNCTION and self._levels[newest] <= MAX_LEVEL:
@@ -153,7 +153,7 @@ class GrowingGraph:
         return bits if bits and self.left_targets() else 0
 
     def left_targets(self) -> list[int]:
-        """The closed nodes that the newest node may lead to, nearest first."""
+        """Return the closed nodes that the newest node may lead to, nearest first."""
         newest, limit = self.num_nodes, self._left_limit
         can_use = self._scopes.can_use
         return sorted((node for node in self._closed if node <= limit and can_use(newest, node)), reverse=True)

@@ -81,7 +81,7 @@ class ParserMachine:
         return len(self.actions.ids)
 
     def allowed(self) -> np.ndarray:
-        """Which actions may come next.
+        """Return which actions may come next.
 
         Returns:
             bool[len(vocabulary)], with at least one true; shared between states and read-only.
@@ -91,7 +91,7 @@ class ParserMachine:
         return self._mask
 
     def allowed_pointers(self, action_id: int) -> list[int]:
-        """Where an arc may point.
+        """Return where an arc may point.
 
         Args:
             action_id: An RA or LA action that `allowed` allows.
@@ -110,7 +110,7 @@ class ParserMachine:
         return [self._positions[node] for node in nodes]
 
     def apply(self, action_id: int, pointer: int = -1, copy: int = -1) -> None:
-        """Do one action.
+        """Apply one action.
 
         Args:
             action_id: An action that `allowed` allows.
@@ -153,7 +153,7 @@ class ParserMachine:
         copies.append(copy if action_id == COPY else -1)
 
     def graph(self, source: Sequence[str]) -> Graph:
-        """The graph that was built.
+        """Return the graph that was built.
 
         Args:
             source: The pieces of the utterance, by `doppel.parsing.split_source`, for the strings copied from it.
@@ -172,7 +172,7 @@ class ParserMachine:
         return Graph(tuple(self._label(node, source) for node in range(1, len(self._positions))), tuple(edges))
 
     def lispress(self, source: Sequence[str]) -> str:
-        """The program that was built, as text; arguments and result as for `graph`."""
+        """Return the program that was built, as text; arguments and result as for `graph`."""
         return write(to_expression(self.graph(source), self.vocabulary.constants))
 
     @property

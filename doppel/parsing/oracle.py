@@ -11,7 +11,7 @@ from doppel.parsing.vocabulary import BOS, COPY, END, STRING_CLOSE, STRING_OPEN,
 
 
 def encode(tree: str, utterance: str, vocabulary: ActionVocabulary) -> Actions | None:
-    """The one action sequence by which `doppel.parsing.ParserMachine` builds a tree's graph.
+    """Return the one action sequence by which `doppel.parsing.ParserMachine` builds a tree's graph.
 
     A piece of a string that equals a piece of the utterance is copied, in the longest runs there are; another
     piece is its own action where the vocabulary has it, and is spelled in bytes where not.

@@ -106,7 +106,7 @@ class Tables:
 
 @lru_cache(maxsize=8)
 def tables_of(vocabulary: ActionVocabulary) -> Tables:
-    """The tables of a vocabulary, made once."""
+    """Return the tables of a vocabulary, made once."""
     return Tables(vocabulary)
 
 

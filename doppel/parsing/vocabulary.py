@@ -95,11 +95,11 @@ class ActionVocabulary:
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> ActionVocabulary:
-        """The inverse of `to_dict`."""
+        """Return rebuild from `to_dict`."""
         return cls(**{name: tuple(labels) for name, labels in fields.items()})
 
     def extended(self, other: ActionVocabulary) -> ActionVocabulary:
-        """This vocabulary with what it lacks of another one, for a parser that learns from new trees."""
+        """Return this vocabulary with what it lacks of another one, for a parser that learns from new trees."""
         right = _with_gaps_filled([*self.right_arcs[1:], *other.right_arcs[1:]])
         left = {*self.left_arcs, *other.left_arcs}
         nodes, pieces, constants = (
@@ -111,7 +111,7 @@ class ActionVocabulary:
         )
 
     def numbers_in(self, other: ActionVocabulary) -> list[int]:
-        """Number of each action in another vocabulary, -1 where that has it not; [len(self)]."""
+        """Return the number of each action in another vocabulary, -1 where that has it not; [len(self)]."""
         numbers = list(range(self.first_node))
         for name in ("node_ids", "right_arc_ids", "left_arc_ids", "string_piece_ids"):
             theirs = getattr(other, name)
@@ -120,7 +120,7 @@ class ActionVocabulary:
         return numbers + list(range(other.first_byte, len(other)))
 
     def to_dict(self) -> dict[str, list[str]]:
-        """The vocabulary in JSON primitives."""
+        """Return the vocabulary in JSON primitives."""
         return {name: list(labels) for name, labels in vars(self).items() if name in self.__dataclass_fields__}
 
     def __len__(self) -> int:
@@ -172,11 +172,11 @@ class ActionVocabulary:
         return {piece: id for id, piece in enumerate(self.string_pieces, self.first_string_piece)}
 
     def spell(self, piece: str) -> list[int]:
-        """The bytes of a piece, as actions."""
+        """Return the bytes of a piece, as actions."""
         return [self.first_byte + byte for byte in piece.encode()]
 
     def is_arc(self, action: int) -> bool:
-        """Whether an action is RA or LA, and so needs a pointer."""
+        """Return whether an action is RA or LA, and so needs a pointer."""
         return self.first_right_arc <= action < self.first_string_piece
 
 

@@ -86,7 +86,7 @@ class MechanismRecord:
         return float(self.fields["sample_rate"]), float(self.fields["noise_multiplier"])
 
     def mechanism(self, steps: int | None = None) -> Mechanism:
-        """What was spent so far, or so many `steps`."""
+        """Return what was spent so far, or so many `steps`."""
         return Mechanism(*self.key, self.done_steps if steps is None else steps)
 
 
@@ -122,15 +122,15 @@ class LedgerFile:
         self._damage: LedgerError | None = None
 
     def of_scope(self, scope: str) -> list[MechanismRecord]:
-        """Mechanisms of a scope in the order of their opening."""
+        """Return the mechanisms of a scope in the order of their opening."""
         return [record for record in self.mechanisms.values() if record.scope == scope]
 
     def spent(self, *scopes: str) -> list[Mechanism]:
-        """What was spent in scopes."""
+        """Return what was spent in scopes."""
         return [record.mechanism() for scope in scopes for record in self.of_scope(scope)]
 
     def promise(self, scope: str) -> PrivacyBudget:
-        """What a scope may spend.
+        """Return the budget of a scope.
 
         Raises:
             LedgerError: There is no such scope.
@@ -141,7 +141,7 @@ class LedgerFile:
         return self.promises[scope]
 
     def mechanism(self, mechanism_id: str) -> MechanismRecord:
-        """A mechanism that was opened.
+        """Return a mechanism that was opened.
 
         Raises:
             LedgerError: There is no such mechanism.

@@ -11,7 +11,7 @@ from doppel.privacy._ledger_file import LedgerError, make_private
 
 
 def follow(path: Path) -> tuple[Path, str]:
-    """The ledger that a file is, or names, and what stands before the run's scopes there; "" in a run's own ledger."""
+    """Return the ledger that a file is or names, and the prefix of the run's scopes there, "" in its own ledger."""
     try:
         with open(path, "rb") as file:
             record = json.loads(file.readline(65_536))

@@ -139,7 +139,7 @@ class GaussianRelease:
 
 
 def default_delta(num_units: int) -> float:
-    """The default delta of N units, at least 2: 1/(N ln N), and at most :data:`LARGEST_DELTA`.
+    """Return the default delta of N units, at least 2: 1/(N ln N), and at most :data:`LARGEST_DELTA`.
 
     Raises:
         CalibrationError: `num_units` is below 2.
@@ -149,7 +149,7 @@ def default_delta(num_units: int) -> float:
 
 
 def poisson_rate(num_units: int, batch_size: int) -> float:
-    """q = B/N, with which each of N units joins a step of B expected units.
+    """Return q = B/N, with which each of N units joins a step of B expected units.
 
     Raises:
         CalibrationError: If no step can be such a sample.
@@ -175,7 +175,7 @@ def check_terms(target_epsilon: float, delta: float, accountant: str) -> None:
 
 
 def compute_epsilon(mechanisms: Iterable[DPMechanism], delta: float, accountant: Accountant = "pld") -> float:
-    """The epsilon of all mechanisms composed on the same data.
+    """Return the epsilon of all mechanisms composed on the same data.
 
     Args:
         mechanisms: Their order does not matter, nor how their steps are split.
@@ -258,7 +258,7 @@ def _prv_epsilon(steps: Sequence[tuple[Any, int]], delta: float, renyi: float) -
 
 
 def has_opacus() -> bool:
-    """Whether Opacus is installed, whose accountant `prv` is."""
+    """Return whether Opacus is installed, whose accountant `prv` is."""
     return find_spec("opacus") is not None
 
 
@@ -291,7 +291,7 @@ def calibrate_noise_multiplier(
     delta: float,
     accountant: Accountant = "pld",
 ) -> float:
-    """The smallest noise multiplier (to 1e-4) at which mechanisms together cost at most `target_epsilon`.
+    """Return the smallest noise multiplier (to 1e-4) at which mechanisms together cost at most `target_epsilon`.
 
     Args:
         mechanisms_of: All that is released, for a sigma: the stages that share it, and what has a noise of its own.

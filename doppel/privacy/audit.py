@@ -42,12 +42,12 @@ class AuditResult:
     num_tries: int = 1
 
     def contradicts(self, claimed_epsilon: float) -> bool:
-        """Whether the run leaked more than `claimed_epsilon` at `delta` allows, at this confidence."""
+        """Return whether the run leaked more than `claimed_epsilon` at `delta` allows, at this confidence."""
         return self.epsilon_lower_bound > claimed_epsilon
 
 
 def p_value(num_canaries: int, num_guesses: int, num_correct: int, epsilon: float, delta: float) -> float:
-    """Largest probability of so many right guesses under any (epsilon, delta)-private training.
+    """Return the largest probability of so many right guesses under any (epsilon, delta)-private training.
 
     Let m independent fair coins decide which canaries take part, and let r guesses be made from the output.
     With W ~ Binomial(r, e^epsilon / (1 + e^epsilon)), the number V of right guesses obeys
@@ -82,7 +82,7 @@ def p_value(num_canaries: int, num_guesses: int, num_correct: int, epsilon: floa
 def epsilon_lower_bound(
     num_canaries: int, num_guesses: int, num_correct: int, delta: float, confidence: float = 0.95
 ) -> float:
-    """An epsilon that the training exceeds, unless an event of probability 1 - `confidence` happened.
+    """Return an epsilon that the training exceeds, unless an event of probability 1 - `confidence` happened.
 
     Formal guarantees:
         If the training is (epsilon*, delta)-DP under adding or removing one canary's unit, the coins are fair and
@@ -166,7 +166,7 @@ def audit_scores(
 def largest_bound(
     num_canaries: int, delta: float, confidence: float = 0.95, guess_shares: Sequence[float] = GUESS_SHARES
 ) -> float:
-    """What `audit_scores` would return if every guess were right: no claim above it can be contradicted.
+    """Return what `audit_scores` would return if every guess were right: no claim above it can be contradicted.
 
     It grows like ln(m): about 3.8 for 200 canaries, 5.4 for 1,000, 7.7 for 10,000; less if 2·m·delta is not small.
     """

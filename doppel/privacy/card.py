@@ -15,7 +15,7 @@ CARD = "privacy_card.json"
 
 
 def not_private_card(is_public: bool | None, origins: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The card of a training without privacy.
+    """Return the card of a training without privacy.
 
     Args:
         is_public: Whether its data were declared public; None where nothing says so.
@@ -32,7 +32,7 @@ def write_card(folder: Path, card: dict[str, Any]) -> None:
 
 
 def origins_of(folder: Path) -> list[dict[str, Any]]:
-    """What the weights in a folder come from, as their cards say: see ``LogicalBatchModule.origins``.
+    """Return what the weights in a folder come from, as their cards say: see ``LogicalBatchModule.origins``.
 
     A card without ``is_public`` is one of data that nobody declared public. A folder without a card tells nothing, as a
     hub's name does, and counts as public.

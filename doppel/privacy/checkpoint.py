@@ -15,14 +15,13 @@ KEY = "DifferentialPrivacy"
 
 
 def privacy_state(checkpoint: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The state of a private training: ``spec``, ``scope``, ``mechanism_id`` and ``num_steps``. None for a training
-    without privacy."""
+    """Read the state of a private training: ``spec``, ``scope``, ``mechanism_id`` and ``num_steps``; else None."""
     state: Mapping[str, Any] | None = (checkpoint.get("callbacks") or {}).get(KEY)
     return state if state and state.get("spec") else None
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """A checkpoint, whose weights stay on disk until they are used.
+    """Read a checkpoint, whose weights stay on disk until they are used.
 
     Raises:
         UserError: It cannot be read.
@@ -54,7 +53,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 
 
 def weights_fingerprint(state_dict: Mapping[str, Any]) -> str:
-    """SHA-256 of names, shapes, types and values of tensors, and of what a module keeps beside them
+    """Return the SHA-256 of names, shapes, types and values of tensors, and of what a module keeps beside them
     (``get_extra_state``): numbers and texts, in lists and dictionaries; 64 hexadecimal digits.
 
     Raises:

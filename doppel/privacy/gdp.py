@@ -26,7 +26,7 @@ _GRID = 2**40
 
 
 def mu_of(epsilon: float, delta: float) -> float:
-    """The largest μ whose mechanisms are (ε, δ)-DP, exactly (Balle and Wang, 2018).
+    """Return the largest μ whose mechanisms are (ε, δ)-DP, exactly (Balle and Wang, 2018).
 
     Raises:
         CalibrationError: ε is not positive, or δ is not in (0, 1).
@@ -39,7 +39,7 @@ def mu_of(epsilon: float, delta: float) -> float:
 
 
 def epsilon_of_choice(mu: float) -> float:
-    """ε of an exponential mechanism (:func:`choose`) that is μ-GDP: 2 logit(Φ(μ/2)).
+    """Return ε of an exponential mechanism (:func:`choose`) that is μ-GDP: 2 logit(Φ(μ/2)).
 
     Formal guarantees:
         The exponential mechanism has *bounded range* (Durfee and Rogers, 2019): between neighbours, the log-likelihood
@@ -55,7 +55,7 @@ def epsilon_of_choice(mu: float) -> float:
 
 
 def mu_of_choice(epsilon: float) -> float:
-    """μ of an exponential mechanism: the inverse of :func:`epsilon_of_choice`."""
+    """Return μ of an exponential mechanism: the inverse of :func:`epsilon_of_choice`."""
     return 2.0 * float(ndtri(expit(epsilon / 2)))
 
 

@@ -34,12 +34,12 @@ class NoisyHistogram(GaussianRelease):
     kind: ClassVar[str] = "gaussian_histogram"
 
     def release(self, rows: Iterable[tuple[str, Mapping[str, float]]], bins: Iterable[str]) -> dict[str, float]:
-        """Noisy sums, see `unit_sums`."""
+        """Return the noisy sums, see `unit_sums`."""
         return add_noise(unit_sums(rows, bins), self.noise_multiplier)
 
 
 def largest_noise(num_bins: int) -> float:
-    """Standard deviations that, with 95 % confidence, the noise of no bin of a histogram passes (a union bound)."""
+    """Return the standard deviations that no bin's noise exceeds, with 95 % confidence (a union bound)."""
     return NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / num_bins)
 
 
@@ -80,7 +80,7 @@ def unit_sums(rows: Iterable[tuple[str, Mapping[str, float]]], bins: Iterable[st
 
 
 def add_noise(sums: Mapping[str, float], noise_multiplier: float, seed: int | None = None) -> dict[str, float]:
-    """The sums with independent discrete Gaussian noise of variance sigma^2 on every bin.
+    """Return the sums with independent discrete Gaussian noise of variance sigma^2 on every bin.
 
     Formal guarantees:
         For sums of sensitivity 1 on the grid (`unit_sums`) this is one Gaussian release of noise multiplier sigma
@@ -103,8 +103,11 @@ def add_noise(sums: Mapping[str, float], noise_multiplier: float, seed: int | No
 
 
 def discrete_gaussian(stream: KeyedStream, scale: int) -> int:
-    """A whole number k with probability proportional to exp(-k^2 / 2 scale^2), scale >= 1: a discrete Laplace number
-    that is kept with the probability that makes it Gaussian (Canonne et al., 2020, algorithm 3)."""
+    """Draw a whole number k with probability proportional to exp(-k^2 / 2 scale^2), scale >= 1.
+
+    It is a discrete Laplace number, kept with the probability that makes it Gaussian (Canonne et al., 2020, algorithm
+    3).
+    """
     while True:
         k = _discrete_laplace(stream, scale + 1)
         # exp(-(|k| - scale^2 / t)^2 / (2 scale^2)) for t = scale + 1
@@ -127,7 +130,7 @@ def _discrete_laplace(stream: KeyedStream, scale: int) -> int:
 
 
 def bernoulli_exp(stream: KeyedStream, numerator: int, denominator: int) -> bool:
-    """A coin of probability exp(-numerator / denominator), exactly (algorithm 1)."""
+    """Return toss a coin of probability exp(-numerator / denominator), exactly (algorithm 1)."""
     while numerator > denominator:
         if not bernoulli_exp(stream, 1, 1):
             return False
@@ -139,7 +142,7 @@ def bernoulli_exp(stream: KeyedStream, numerator: int, denominator: int) -> bool
 
 
 def normalise(sums: Mapping[str, float]) -> dict[str, float]:
-    """Probabilities proportional to the sums, negative ones taken for 0; uniform if none is above 0."""
+    """Return probabilities proportional to the sums, negative ones taken for 0; uniform if none is above 0."""
     positive = {label: max(0.0, value) for label, value in sums.items()}
     total = sum(positive.values())
     return {label: value / total if total > 0 else 1.0 / len(sums) for label, value in positive.items()}

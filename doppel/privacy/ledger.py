@@ -66,7 +66,7 @@ class Ledger:
         self._known_to_fit: dict[tuple[str, PrivacyBudget], Counter[tuple[float, float]]] = {}
 
     def exists(self) -> bool:
-        """Whether there is a ledger."""
+        """Return whether there is a ledger."""
         return bool(self._prefix) or self.path.exists()
 
     @property
@@ -76,20 +76,20 @@ class Ledger:
         return {name: record for name, record in self._file.mechanisms.items() if name.startswith(self._prefix)}
 
     def mechanism_id(self, scope: str, stage: str) -> str:
-        """What the file calls a stage of this run."""
+        """Return what the file calls a stage of this run."""
         return f"{self._prefix}{scope}/{stage}"
 
     def spent(self, scope: str) -> list[MechanismRecord]:
-        """Mechanisms of a scope that have spent a step; none where the scope is not on file."""
+        """Return mechanisms of a scope that have spent a step; none where the scope is not on file."""
         return [own for own in self.mechanisms.values() if own.scope == self._prefix + scope and own.done_steps]
 
     def releases(self, mechanism_id: str) -> list[Release]:
-        """What a mechanism has released, in order; nothing of one that is not on file."""
+        """Return the releases of a mechanism, in order; nothing of one that is not on file."""
         known = self.mechanisms.get(mechanism_id)
         return [] if known is None else list(known.releases)
 
     def unpaid_reason(self, sha256: str, scope: str) -> str | None:
-        """Why no mechanism of a scope has released the file of this SHA-256; None if one has."""
+        """Return why no mechanism of a scope has released the file of this SHA-256; None if one has."""
         paid = [
             record.scope.removeprefix(self._prefix)
             for record in self.mechanisms.values()
@@ -216,7 +216,7 @@ class Ledger:
                 self._file.append({"type": "release", "mechanism": mechanism_id, "steps": steps, **told})
 
     def remaining(self, mechanism_id: str, later: Sequence[Mechanism] = ()) -> int:
-        """Steps of this mechanism that still fit into its scope's budget, counted up to its planned steps.
+        """Return steps of this mechanism that still fit into its scope's budget, counted up to its planned steps.
 
         Nothing is held back for trainings of the scope that have not run yet: they end earlier.
 
@@ -246,12 +246,12 @@ class Ledger:
                 self._file.append({"type": "caveat", "scope": scope, "text": text, "voids": voids})
 
     def voids(self, scope: str) -> list[str]:
-        """What voids the epsilon of a scope, in words; none of it may be stated where there is any."""
+        """Return what voids the epsilon of a scope, in words; none of it may be stated where there is any."""
         self._file.refresh()
         return [text for text, voids in self._file.caveats.get(self._prefix + scope, ()) if voids]
 
     def epsilon(self, scope: str | None = None) -> float:
-        """Epsilon that the mechanisms of a scope have spent so far, which `voids` may void.
+        """Return epsilon that the mechanisms of a scope have spent so far, which `voids` may void.
 
         Args:
             scope: One released system, at its own delta and accountant; None composes everything in the file, other
@@ -265,7 +265,7 @@ class Ledger:
         return compose(self._file, scopes)[0] if scopes else 0.0
 
     def summary(self, voids: Mapping[str, Sequence[str]] = MappingProxyType({})) -> dict[str, Any]:
-        """Everything on file, ready for JSON, see :func:`~doppel.privacy._ledger_summary.summarise`.
+        """Return everything on file, ready for JSON, see :func:`~doppel.privacy._ledger_summary.summarise`.
 
         Args:
             voids: What else voids the epsilon of a scope, in words that end a sentence: what is not on file, such as

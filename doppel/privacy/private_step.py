@@ -60,7 +60,7 @@ def noisy_mean(
 
 
 def closed_name(name: str, is_public: bool, is_asked: bool) -> str | None:
-    """What a metric is logged as: its name if it is public, ``private/…`` if that is asked for, else None."""
+    """Return what a metric is logged as: its name if it is public, ``private/…`` if that is asked for, else None."""
     if is_public:
         return name
     return f"private/{name.replace('/', '_')}" if is_asked else None
@@ -147,7 +147,7 @@ class PrivateStep:
         torch.set_rng_state(state)
 
     def metric_name(self, name: str, is_public: bool) -> str | None:
-        """The name to log a metric under; None keeps it in the process."""
+        """Return the name to log a metric under; None keeps it in the process."""
         return closed_name(name, is_public, self.log_private_diagnostics)
 
     def finish(self, reducer: GradientReducer, expected_num_units: float, step: int) -> None:

@@ -67,7 +67,7 @@ class PoissonSampler:
         return self.steps_per_epoch
 
     def units_at(self, step: int) -> list[int]:
-        """The units of a step's batch, ascending; equal on ranks that share the secret.
+        """Return the units of a step's batch, ascending; equal on ranks that share the secret.
 
         Args:
             step: Number of the optimiser step, counted from 0 over the whole run.
@@ -87,5 +87,5 @@ class PoissonSampler:
         self._secret.share(broadcast)
 
     def fingerprint(self) -> str:
-        """Equal on ranks that draw the same batches; of no use to guess them, but not to be written anywhere."""
+        """Return a digest that is equal on ranks that draw the same batches; it must not be written anywhere."""
         return f"{self._secret.derive('fingerprint'):x} {self!r}"

@@ -50,16 +50,16 @@ class Secret:
         self.__bytes = own or hashlib.blake2b(str(int(seed)).encode(), digest_size=SECRET_BYTES).digest()
 
     def key(self, purpose: str, *counters: int) -> bytes:
-        """32 bytes, a function of the secret and the arguments, unpredictable without the secret."""
+        """Return 32 bytes, a function of the secret and the arguments, unpredictable without the secret."""
         message = ",".join([purpose, *map(str, counters)]).encode()
         return hashlib.blake2b(message, key=self.__bytes, digest_size=SECRET_BYTES).digest()
 
     def derive(self, purpose: str, *counters: int) -> int:
-        """The same as a number of 256 bits."""
+        """Return the derived key as a number of 256 bits."""
         return int.from_bytes(self.key(purpose, *counters), "little")
 
     def stream(self, purpose: str, *counters: int) -> KeyedStream:
-        """A stream of its own for each purpose and counters."""
+        """Return a stream of its own for each purpose and counters."""
         return KeyedStream(self.key(purpose, *counters))
 
     def share(self, broadcast: Callable[[Tensor], Tensor]) -> None:
@@ -100,30 +100,30 @@ class KeyedStream(random.Random):
         self._cipher = Cipher(ChaCha20(key, counter), mode=None).encryptor()
 
     def seed(self, *args: Any, **kwargs: Any) -> None:
-        """Nothing: the key is all."""
+        """Do nothing: the key is all."""
 
     def randbytes(self, n: int) -> bytes:
-        """The next bytes of the stream."""
+        """Return the next bytes of the stream."""
         return self._cipher.update(bytes(n))
 
     def getrandbits(self, k: int) -> int:
-        """A number of k bits."""
+        """Return a number of k bits."""
         num_bytes = (k + 7) // 8
         return int.from_bytes(self.randbytes(num_bytes), "little") >> (8 * num_bytes - k)
 
     def random(self) -> float:
-        """A multiple of 2⁻⁵³ in [0, 1)."""
+        """Return a multiple of 2⁻⁵³ in [0, 1)."""
         return self.getrandbits(53) * 2.0**-53
 
     def words(self, n: int) -> NDArray[np.int64]:
-        """The next n words of 64 bits."""
+        """Return the next n words of 64 bits."""
         words = np.empty(n, dtype=np.int64)
         self._cipher.update_into(bytes(8 * n), words.view(np.uint8).data)
         return words
 
 
 def keyed_words(key: bytes, start: int, num: int, device: torch.device) -> Tensor:
-    """The ``num`` words of :class:`KeyedStream` (``key``, ``start``), formed on a device: int64 [num]."""
+    """Return the ``num`` words of :class:`KeyedStream` (``key``, ``start``), formed on a device: int64 [num]."""
     num_blocks = -(-num // 8)
     constants = np.frombuffer(b"expand 32-byte k" + key, dtype="<i4").tolist()
     counter = torch.arange(start // 8, start // 8 + num_blocks, device=device, dtype=torch.int64)

@@ -157,7 +157,7 @@ class PrivateSession:
         return math.inf if self.ledger.voids(self.privacy.scope) else self.ledger.epsilon(self.privacy.scope)
 
     def metrics(self) -> dict[str, float]:
-        """``dp/…``: they follow public numbers, and may be logged."""
+        """Return the metrics ``dp/…``, which follow public numbers and may be logged."""
         return {
             "dp/epsilon": self.epsilon,
             "dp/delta": self.plan.budget.delta,
@@ -167,7 +167,7 @@ class PrivateSession:
         }
 
     def statement(self, wanted_steps: int | None = None) -> list[str]:
-        """The guarantee in two lines: what a training of so many steps aims at, or, without a number, what is spent."""
+        """State the guarantee in two lines: of a training of so many steps, or, without a number, what is spent."""
         scope, plan, target = self.privacy.scope, self.plan, self.privacy.target_epsilon
         if void := self.ledger.voids(scope):
             return [f"NOT PRIVATE, budget {scope!r}: {'; '.join(void)}"]

@@ -96,11 +96,11 @@ class PrivacyArguments:
                 raise UserError("histogram_share and histogram_noise_multiplier say the same thing: give one of them")
 
     def budget(self, num_units: int, unit: str) -> PrivacyBudget:
-        """What everything in the scope may cost together, on N such units."""
+        """Return what everything in the scope may cost together, on N such units."""
         return PrivacyBudget(self.target_epsilon, self._delta(num_units), self.accountant, unit)
 
     def histogram_noise(self, num_units: int) -> float | None:
-        """Noise over sensitivity of what is released beside the training; None where nothing is.
+        """Return the noise over sensitivity of what is released beside the training; None where nothing is.
 
         Formal guarantees:
             A function of ε, δ, a share and N, all public, fixed before anything is released. The share decides which
@@ -164,14 +164,14 @@ class PrivacyArguments:
         return replace(draft, noise_multiplier=sigma)
 
     def plan_histogram(self, num_units: int, unit: str) -> DPPlan:
-        """The plan of the histogram: one release at q = 1, sensitivity 1, under the budget of its scope."""
+        """Return the plan of the histogram: one release at q = 1, sensitivity 1, under the budget of its scope."""
         noise = self.histogram_noise(num_units)
         if noise is None:
             raise CalibrationError("histogram_noise_multiplier is null: no histogram is in the budget.")
         return self.plan_releases(num_units, unit, noise)
 
     def plan_releases(self, num_units: int, unit: str, noise_multiplier: float, steps: int = 1) -> DPPlan:
-        """The plan of releases at q = 1, sensitivity 1, under the budget of their scope."""
+        """Return the plan of releases at q = 1, sensitivity 1, under the budget of their scope."""
         return DPPlan(
             self.budget(num_units, unit),
             num_units=num_units,
@@ -214,17 +214,17 @@ class PrivacyBudget:
             raise CalibrationError("unit is empty: say what is protected, such as 'utterance' or 'dialogue'.")
 
     def epsilon(self, spent: Sequence[DPMechanism]) -> float:
-        """What mechanisms cost together, see :func:`~doppel.privacy.accounting.compute_epsilon`."""
+        """Return what mechanisms cost together, see :func:`~doppel.privacy.accounting.compute_epsilon`."""
         return compute_epsilon(spent, self.delta, self.accountant)
 
     def allows(self, spent: Sequence[DPMechanism]) -> bool:
-        """Whether mechanisms together cost at most the target; an epsilon that is no number does not."""
+        """Return whether mechanisms together cost at most the target; an epsilon that is no number does not."""
         return self.epsilon(spent) <= self.target_epsilon
 
     def remaining_steps(
         self, spent: Sequence[Mechanism], sample_rate: float, noise_multiplier: float, limit: int
     ) -> int:
-        """How many more steps of (q, sigma) may follow `spent`, counted up to `limit`; 0 if none."""
+        """Return how many more steps of (q, sigma) may follow `spent`, counted up to `limit`; 0 if none."""
         if limit < 1:
             return 0
         low, middle, high = 0, limit, limit + 1  # low fits (or is zero), high does not (or is not asked for)
@@ -300,12 +300,12 @@ class DPPlan:
         return tuple(Mechanism(1.0, sigma, 1) for sigma in noises if sigma is not None)
 
     def mechanisms(self) -> tuple[Mechanism, ...]:
-        """One mechanism per stage, as planned, and what is released beside them."""
+        """Return one mechanism per stage, as planned, and what is released beside them."""
         stages = [Mechanism(self.sample_rate, self.noise_multiplier, steps) for steps in self.stage_steps]
         return (*stages, *self.releases)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields, those of the budget first, JSON-ready; B is called `batch_size`, as it always was on disk."""
+        """Return all fields, JSON-ready, the budget's first; B is called `batch_size`, as always on disk."""
         own = asdict(self)
         first = {**own.pop("budget"), "num_units": self.num_units, "batch_size": own.pop("expected_batch_size")}
         return {**first, **own, "stage_steps": list(self.stage_steps)}
@@ -323,7 +323,7 @@ def plan(
     max_rows_per_unit: int | None = None,
     histogram_noise_multiplier: float | None = None,
 ) -> DPPlan:
-    """:meth:`PrivacyArguments.plan` from its numbers alone, for a loop of one's own; of one stage or of several."""
+    """Plan from the numbers of :meth:`PrivacyArguments.plan` alone, for one's own loop; one stage or several."""
     privacy = PrivacyArguments(
         target_epsilon,
         delta,
@@ -336,7 +336,7 @@ def plan(
 
 
 def usual_batch_size(num_units: int) -> int:
-    """B where none is given: a twentieth of N, at least 1.
+    """Return B where none is given: a twentieth of N, at least 1.
 
     Formal guarantees:
         N counts as public, as it does wherever q = B/N and δ = min(1/(N ln N), 1e-5) are told, and B is a function of N
@@ -347,7 +347,7 @@ def usual_batch_size(num_units: int) -> int:
 
 
 def note_on_delta(delta: float, num_units: int, unit: str = "unit") -> str | None:
-    """What is to be said of a delta that is large for N units; None of a small one."""
+    """Warn of a delta that is large for N units; None of a small one."""
     if delta >= 1.0 / num_units:
         return (
             f"delta {delta:.3g} is not below 1/N = {1.0 / num_units:.3g}: publishing one random {unit} would satisfy "
@@ -362,14 +362,14 @@ def note_on_delta(delta: float, num_units: int, unit: str = "unit") -> str | Non
 
 
 def num_steps(epochs: float, num_units: int, batch_size: int) -> int:
-    """Steps of a stage, ⌈epochs · N / B⌉, in exact arithmetic: 3 epochs at B/N = 1/10 are 30 steps, never 31."""
+    """Return steps of a stage, ⌈epochs · N / B⌉, in exact arithmetic: 3 epochs at B/N = 1/10 are 30 steps, never 31."""
     if not 0.0 < epochs < math.inf:
         raise CalibrationError(f"epochs is {epochs}: give a finite number above 0 for every stage.")
     return math.ceil(Fraction(epochs).limit_denominator(10**6) * num_units / batch_size) or 1
 
 
 def what_is_protected(unit: str, max_rows_per_unit: int | None = None) -> str:
-    """What a neighbouring data set adds or removes, in words that follow "adding or removing"."""
+    """Return what a neighbouring data set adds or removes, in words that follow "adding or removing"."""
     if unit == "utterance":
         return (
             "one utterance (one request with its parse tree; whoever contributed k of them is covered by k times "

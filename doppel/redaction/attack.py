@@ -32,7 +32,7 @@ class Accuracy:
     num_texts: int
 
     def as_dict(self) -> dict[str, float | int]:
-        """Plain values."""
+        """Return the fields as plain values."""
         return {
             "accuracy": round(self.accuracy, 4),
             "standard_error": round(self.standard_error, 4),
@@ -86,7 +86,7 @@ def _words(text: str) -> list[str]:
 
 
 def replayed(samples: Iterable[str], strings: Sequence[str]) -> list[dict[str, Any]]:
-    """How often hidden strings, such as canaries and names, stand in samples of a model that learnt from redacted text.
+    """Count hidden strings, such as canaries and names, in samples of a model that learnt from redacted text.
 
     A string counts in whole words (:class:`~doppel.occurrences.Strings`), once a sample. A common name stands in
     samples by chance too: compare with names that were in no training text.

@@ -45,11 +45,11 @@ class Comparison:
             self.references = [Pair(first, second, pair.k) for first, second in bar]
 
     def uncorrected(self, alpha: float) -> tuple[OneSidedDivergence, OneSidedDivergence]:
-        """D_α(A‖B) and D_α(B‖A) as the neighbours say."""
+        """Estimate D_α(A‖B) and D_α(B‖A) by nearest neighbours."""
         return self.pair.divergences(alpha)
 
     def corrections(self, alpha: float) -> tuple[float, float]:
-        """What is added to the points' D_α(A‖B) and D_α(B‖A).
+        """Return the correction of the points' D_α(A‖B) and D_α(B‖A).
 
         First what the estimates miss on average on the normal pairs. Then, where the two directions differ by no more
         than those of one more normal pair would with probability .99 (a prediction interval of Student's t), both get
@@ -67,13 +67,13 @@ class Comparison:
         return float(missed[0] - moved), float(missed[1] + moved)
 
     def divergences(self, alpha: float) -> tuple[float, float]:
-        """D_α(A‖B) and D_α(B‖A) in nats, corrected, not below 0."""
+        """Return D_α(A‖B) and D_α(B‖A) in nats, corrected, not below 0."""
         pairs = zip(self.uncorrected(alpha), self.corrections(alpha), strict=True)
         first, second = (each.divergence(correction) for each, correction in pairs)
         return first, second
 
     def null(self, alpha: float, num: int) -> Floats:
-        """What the larger direction, uncorrected, is where both sets are one: whose row it is is drawn, [num]."""
+        """Return the larger direction, uncorrected, under random labels of the rows, [num]."""
         rng = np.random.default_rng([self.seed, 1])
         pool, size = self.pair.rows.counts.sum(0), int(self.pair.rows.counts[0].sum())
 
@@ -86,7 +86,7 @@ class Comparison:
         return np.array([_larger(each) for each in found])
 
     def bootstrap(self, alpha: float, num: int) -> Floats:
-        """The larger direction, corrected, of as many rows drawn with replacement, [num].
+        """Return the larger direction, corrected, of as many rows drawn with replacement, [num].
 
         A row that is drawn twice makes its neighbourhood look denser and its text look frequent: the mean is off, and
         the spread is what this is for.
@@ -96,7 +96,7 @@ class Comparison:
         return self._drawn(alpha, self._bar(draws, "bootstrap", num), copies=2)
 
     def subsamples(self, alpha: float, num: int) -> Floats:
-        """The larger direction, corrected, of half of the rows, drawn without replacement, [num].
+        """Return the larger direction, corrected, of half of the rows, drawn without replacement, [num].
 
         No row becomes a duplicate. Half of the rows have √2 times the spread of all rows; and since the draws overlap,
         they differ from the estimate of all rows by the spread of all rows itself (Politis and Romano, 1994).

@@ -71,7 +71,7 @@ class CusText(WordMechanism):
         return candidates[np.arange(len(words)), chosen]
 
     def known(self, words: Sequence[str]) -> NDArray[np.int64]:
-        """The number of each word in the vocabulary, or of the nearest one, [n]."""
+        """Return the number of each word in the vocabulary, or of the nearest one, [n]."""
         places = self.vectors.places(words)
         others = np.flatnonzero(places < 0)
         if len(others):
@@ -79,7 +79,7 @@ class CusText(WordMechanism):
         return places
 
     def logits(self, words_N: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Logarithms of the probabilities up to a constant [n, K], and the words that these are of [n, K].
+        """Return logarithms of the probabilities up to a constant [n, K], and the words that these are of [n, K].
 
         Where a set has fewer than the largest, −∞ is that of no word.
         """

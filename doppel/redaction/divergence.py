@@ -52,7 +52,7 @@ class OneSidedDivergence:
     only: float
 
     def divergence(self, correction: float = 0.0) -> float:
-        """In nats, not below 0.
+        """Return the divergence in nats, not below 0.
 
         Args:
             correction: Added to the divergence of the points alone.
@@ -126,7 +126,7 @@ class Pair:
     def divergences(
         self, alpha: float, counts: Whole | None = None, relabelled: bool = False
     ) -> tuple[OneSidedDivergence, OneSidedDivergence]:
-        """D_α(A‖B) and D_α(B‖A).
+        """Return D_α(A‖B) and D_α(B‖A).
 
         Args:
             alpha: Order, at least 1.
@@ -196,7 +196,7 @@ def _moment(alpha: float, log_shares: Floats, log_ratios: Floats) -> float:
 
 
 def of_points_alone(divergences: Sequence[OneSidedDivergence]) -> Floats:
-    """D_α(P‖Q) and D_α(Q‖P) of the points alone, each set's scaled to one distribution, [2]; may be below 0."""
+    """Return D_α(P‖Q) and D_α(Q‖P) of the points alone, each set's scaled to one distribution, [2]; may be below 0."""
     found = []
     for own, other in (divergences, divergences[::-1]):
         if own.alpha == 1:

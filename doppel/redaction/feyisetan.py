@@ -33,7 +33,7 @@ class Feyisetan(WordMechanism):
         return np.concatenate(drawn)
 
     def noise(self, num: int, size: int, stream: KeyedStream) -> NDArray[np.float64]:
-        """z for each word, [n, D]."""
+        """Return z for each word, [n, D]."""
         count = num * size + num * size % 2
         directions = (
             torch.cat(gaussians(*torch.from_numpy(stream.words(count)).chunk(2)))

@@ -47,11 +47,11 @@ class GaussianReference:
         self.squared = self._unbiased(self._step, 1 / self.sizes[0] + 1 / self.sizes[1])
 
     def divergence(self, alpha: float) -> float:
-        """D_α of the two normal distributions, either way, in nats."""
+        """Return d_α of the two normal distributions, either way, in nats."""
         return alpha * self.squared / 2
 
     def of_rows(self, weights: Whole, copies: int = 1) -> float:
-        """Δ² of rows drawn from the sets.
+        """Return Δ² of rows drawn from the sets.
 
         Args:
             weights: How often each point is drawn, of either set, [2, num_points].
@@ -64,7 +64,7 @@ class GaussianReference:
         return self._unbiased(means[1] - means[0], copies * float((1 / totals).sum()))
 
     def draw(self, num: int, rng: np.random.Generator) -> Iterator[tuple[Floats, Floats]]:
-        """Pairs of sets from the two normal distributions, of the sizes of the sets of points, in some rotation."""
+        """Yield pairs of sets from the two normal distributions, as large as the sets of points, randomly rotated."""
         length = float(np.linalg.norm(self._step))
         step = np.zeros_like(self._deviations)
         if length > 0:

@@ -51,14 +51,14 @@ class Rule(Protocol):
     """Finds words that are hidden whatever they tell: a list, a pattern, names."""
 
     def find(self, words: Sequence[str]) -> Iterable[Span]:
-        """The words of one text that are to be hidden; a function of these words and of public rules."""
+        """Return the words of one text that are to be hidden; a function of these words and of public rules."""
 
 
 class Ranker(Protocol):
     """Says how much each word tells which of two sets a text is from."""
 
     def scores(self, words: Sequence[str]) -> NDArray[np.float64]:
-        """How telling each word of one text is, at least 0, [num_words]; a function of these words alone."""
+        """Return how telling each word of one text is, at least 0, [num_words]; a function of these words alone."""
 
 
 Pseudonym = Callable[[str, str], str | None]
@@ -66,7 +66,7 @@ Pseudonym = Callable[[str, str], str | None]
 
 
 def key_of(word: str) -> str:
-    """A word as it is compared, without the punctuation at its ends and ``'s``; empty without letter and digit."""
+    """Return a word for comparison, without punctuation at its ends and ``'s``; empty without letter and digit."""
     return _ENDS.sub("", unicodedata.normalize("NFC", "".join(map(fold_character, word))))
 
 
@@ -76,12 +76,12 @@ def _is_within(key: str, keys: Iterable[str]) -> bool:
 
 
 def keys_of(text: str) -> list[str]:
-    """The keys of the words of a text, without empty ones."""
+    """Return the keys of the words of a text, without empty ones."""
     return [key for key in map(key_of, text.split()) if key]
 
 
 def num_masked(level: float, num_words: int) -> int:
-    """⌈p·n⌉: how many of n words a level p in [0, 1] hides."""
+    """Return ⌈p·n⌉: how many of n words a level p in [0, 1] hides."""
     return min(num_words, math.ceil(level * num_words - 1e-9))  # .7 · 10 is 7, whatever floating point says
 
 

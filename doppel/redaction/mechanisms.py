@@ -12,7 +12,7 @@ MechanismName = Literal["feyisetan", "santext", "custext"]
 
 
 def word_mechanism(name: MechanismName, vectors: WordVectors, epsilon: float, set_size: int = 20) -> WordMechanism:
-    """A mechanism over a vocabulary; its ε is that of one word (:mod:`~doppel.redaction.word_level`).
+    """Return a mechanism over a vocabulary; its ε is that of one word (:mod:`~doppel.redaction.word_level`).
 
     Args:
         name: Which one.

@@ -81,7 +81,7 @@ class Neighbours:
 def neighbours(
     points: NDArray[np.float32], is_first: NDArray[np.bool_], num: int, progress: bool = False
 ) -> Neighbours:
-    """The ``num`` nearest points of either set to each point, itself excluded, by comparing all with all.
+    """Return the ``num`` nearest points of either set to each point, itself excluded, by comparing all with all.
 
     The candidates are found by blocked products of matrices in float32, on centred points. Their distances are then
     computed from differences, for the difference of large squares loses what small distances differ by.
@@ -125,7 +125,7 @@ def neighbours(
 
 
 def intrinsic_dimension(near: Neighbours, is_first: NDArray[np.bool_], k: int, num_coordinates: int) -> float:
-    """With which power of its radius the number of a set's points in a ball grows, at most the number of coordinates.
+    """Estimate the power of the radius with which a ball's number of points grows, at most that of coordinates.
 
     Levina and Bickel (2004, *Maximum likelihood estimation of intrinsic dimension*), with the mean over points taken of
     the inverse. Vectors of sentences have hundreds of coordinates and fill some ten dimensions: a density whose balls

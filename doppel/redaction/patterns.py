@@ -118,7 +118,7 @@ class Entities:
 
 
 def rules_of(words: Path | None, patterns: Iterable[str], entities: bool) -> list[Rule]:
-    """The rules that somebody asks for.
+    """Return the rules by their names.
 
     Args:
         words: As of :meth:`WordList.read`.

@@ -10,7 +10,7 @@ from doppel.redaction.mask import Pseudonym
 
 
 def pseudonyms(keyed: Callable[[str], str]) -> Pseudonym:
-    """Pseudonyms drawn of public lists, by a keyed hash of what they stand for.
+    """Return pseudonyms drawn of public lists, by a keyed hash of what they stand for.
 
     One name has one pseudonym in all rows and files, and in all processes with the key, and each row is dealt with by
     itself. Two names may share one. It is a pseudonym, no anonymity: rows of one name stay linked, and whoever has the

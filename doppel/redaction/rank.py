@@ -26,7 +26,7 @@ class LogisticRanker:
 
     @classmethod
     def fit(cls, sensitive: Sequence[str], safe: Sequence[str]) -> LogisticRanker:
-        """Learn a logistic regression on TF-IDF of texts of both sets, which weigh alike however many texts they have.
+        """Fit a logistic regression on TF-IDF of texts of both sets, which weigh alike whatever their sizes.
 
         Where these are private, so is the ranker.
 

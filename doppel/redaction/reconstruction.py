@@ -32,7 +32,7 @@ class Guessed:
     top_10: float
 
     def as_dict(self) -> dict[str, float | int]:
-        """Plain values."""
+        """Return the fields as plain values."""
         return {"num_masks": self.num_masks, "top_1": round(self.top_1, 4), "top_10": round(self.top_10, 4)}
 
 
@@ -90,7 +90,7 @@ class Reconstructor:
 
     @torch.no_grad()
     def guesses(self, before: Sequence[str], behind: Sequence[str]) -> list[str]:
-        """Keys of the ten best words between two pieces of text, the best first."""
+        """Return keys of the ten best words between two pieces of text, the best first."""
         text = "".join(f" {word}" for word in before)
         left = [self._start, *self._ids(text)[-_AROUND:]]
         next_V = logits(self._model, torch.tensor([left]))[0, -1].masked_fill(~self._begins, -torch.inf)

@@ -33,6 +33,6 @@ class SanText(WordMechanism):
         return drawn
 
     def logits(self, words: Sequence[str]) -> NDArray[np.float64]:
-        """Logarithms of the probabilities up to a constant of each word, [n, V]."""
+        """Return logarithms of the probabilities up to a constant of each word, [n, V]."""
         logits: NDArray[np.float64] = -0.5 * self.epsilon * self.vectors.distances(self.vectors.of(words))
         return logits

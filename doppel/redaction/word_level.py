@@ -50,7 +50,7 @@ class WordMechanism(ABC):
 
     @abstractmethod
     def draw(self, words: Sequence[str], stream: KeyedStream) -> NDArray[np.int64]:
-        """A word of the vocabulary for each of n words, by its number, [n]; each by random numbers of its own."""
+        """Draw a word of the vocabulary for each of n words, by its number, [n]; each by random numbers of its own."""
 
     @property
     def statement(self) -> str:
@@ -93,13 +93,13 @@ class Perturber:
 
 
 def uniform(stream: KeyedStream, *shape: int) -> NDArray[np.float64]:
-    """Numbers in (0, 1), multiples of 2⁻⁵³ but for an offset of half of one."""
+    """Return numbers in (0, 1), multiples of 2⁻⁵³ but for an offset of half of one."""
     words = stream.words(int(np.prod(shape))).view(np.uint64) >> np.uint64(11)
     return ((words.astype(np.float64) + 0.5) * 2.0**-53).reshape(shape)
 
 
 def cumulated(logits_NV: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Cumulative probabilities, in proportion to e^logit, of each row's columns, [n, V]."""
+    """Return cumulative probabilities, in proportion to e^logit, of each row's columns, [n, V]."""
     cumulative = np.cumsum(np.exp(logits_NV - logits_NV.max(1, keepdims=True)), axis=1)
     shares: NDArray[np.float64] = cumulative / cumulative[:, -1:]
     return shares

@@ -21,7 +21,7 @@ _LOOKED_AT = 500
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text, in lower case; what stands between them is left out."""
+    """Return the words of a text, in lower case; what stands between them is left out."""
     return [word.replace("’", "'") for word in _WORD.findall(text.lower())]
 
 
@@ -52,11 +52,11 @@ class WordVectors:
         return np.square(self.vectors).sum(1)
 
     def places(self, words: Sequence[str]) -> NDArray[np.int64]:
-        """The number of each word in the vocabulary, −1 for one that is not in it, [n]."""
+        """Return the number of each word in the vocabulary, −1 for one that is not in it, [n]."""
         return np.array([self._numbers.get(word, -1) for word in words], dtype=np.int64)
 
     def of(self, words: Sequence[str]) -> Floats:
-        """The vector of each word, [n, D]."""
+        """Return the vector of each word, [n, D]."""
         places = self.places(words)
         found = self.vectors[places]
         missing = sorted({word for word, place in zip(words, places, strict=True) if place < 0})
@@ -67,13 +67,13 @@ class WordVectors:
         return found
 
     def distances(self, points_ND: NDArray[Any]) -> Floats:
-        """Euclidean distance of each point to each word, [n, V], in double precision: in single, 0 would read .001."""
+        """Return the Euclidean distance of each point to each word, [n, V], in float64 (in float32, 0 reads .001)."""
         squares = np.square(points_ND).sum(1)[:, None] + self._squares - 2.0 * points_ND @ self.vectors.T
         distances: Floats = np.sqrt(np.maximum(squares, 0.0))
         return distances
 
     def nearest(self, points_ND: NDArray[Any]) -> NDArray[np.int64]:
-        """The nearest word of each point, by its number, [n]; in single precision, which may swap equals."""
+        """Return the nearest word of each point, by its number, [n]; in single precision, which may swap equals."""
         halves = (0.5 * self._squares).astype(np.float32) - points_ND.astype(np.float32) @ self._single.T
         places: NDArray[np.int64] = halves.argmin(1)
         return places
@@ -83,7 +83,7 @@ class WordVectors:
         return self.vectors.astype(np.float32)
 
     def scale(self) -> tuple[float, float]:
-        """What a distance is worth: the median distance of two words, and of a word to its nearest one."""
+        """Return what a distance is worth: the median distance of two words, and of a word to its nearest one."""
         step = max(len(self.words) // _LOOKED_AT, 1)
         distances = self.distances(self.vectors[::step])
         distances[np.arange(len(distances)), np.arange(len(distances)) * step] = np.inf
@@ -91,7 +91,7 @@ class WordVectors:
 
 
 def input_vectors(folder: str) -> WordVectors:
-    """The input embeddings of a Hugging Face model: of its whole words; of any other word, the mean of its pieces.
+    """Return input embeddings of a Hugging Face model: of whole words, else the mean over the word's pieces.
 
     Args:
         folder: Folder or hub name of a public model, such as a sentence encoder.

@@ -38,7 +38,7 @@ class ProgramError(ValueError):
 
 
 def template(program: str) -> str:
-    """A program without its entities, which are ``VALUE``.
+    """Return a program without its entities, which are ``VALUE``.
 
     Strings, numbers and literals, calls that are a day, month, holiday or time of day, and calls that make a name, a
     date or a duration of such values alone: ``(PersonName.apply "Ana")``, ``(MD 5L (May))``.

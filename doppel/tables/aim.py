@@ -64,7 +64,7 @@ def aim(releases: Releases) -> Mixture:
 
 
 def refit(sizes: Sequence[int], num_units: int, measurements: Sequence[Measurement]) -> Mixture:
-    """The model of :func:`aim` again: by its releases, without the table.
+    """Fit the model of :func:`aim` again, from its releases, without the table.
 
     Args:
         sizes: Values of each column.

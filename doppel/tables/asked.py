@@ -39,7 +39,7 @@ class ValueChooser:
         self._usual: dict[tuple[str, tuple[str, ...]], Tensor] = {}  # scores for an empty text
 
     def likeliest(self, text: str, values: Sequence[str], ask: str) -> str | None:
-        """The value that fits a text best; the first of equals, and None for an empty text.
+        """Choose the value that fits a text best; the first of equals, and None for an empty text.
 
         Args:
             text: Of one record; one that is too long for the model is cut at its end.

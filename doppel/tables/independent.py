@@ -25,7 +25,7 @@ def independent(releases: Releases) -> Mixture:
 
 
 def refit(sizes: Sequence[int], num_units: int, measurements: Sequence[Measurement]) -> Mixture:
-    """The model of :func:`independent` again: by its releases, without the table."""
+    """Fit the model of :func:`independent` again, from its releases, without the table."""
     model = Mixture(sizes, num_components=1)
     model.start_from(measurements)
     model.fit(measurements, num_units, steps=300)

@@ -23,7 +23,7 @@ OF_TREE: tuple[Made, ...] = ("calls", "function")
 def make(
     made: Made, values: Sequence[str], text: str | None, tree: str | None, label: str | None
 ) -> str | int | float | None:
-    """The value that a request has.
+    """Return the value that a request has.
 
     Formal guarantees:
         A function of this one row and of public values.

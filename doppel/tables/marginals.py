@@ -59,7 +59,7 @@ class Table:
 
     @classmethod
     def of_units(cls, codes: Sequence[Any], units: Sequence[str] | None, sizes: Sequence[int]) -> Table:
-        """A table in which a unit of m rows weighs 1/m in each.
+        """Build a table in which a unit of m rows weighs 1/m in each.
 
         Args:
             codes: Of each row, or of all rows one after the other.
@@ -74,7 +74,7 @@ class Table:
         return cls(whole, (GRID // np.bincount(owner))[owner], tuple(sizes), len(numbers))
 
     def marginal(self, clique: Clique) -> Whole:
-        """Exact counts of a marginal, never to be shown; counted once.
+        """Return the exact counts of a marginal, never to be shown; counted once.
 
         Formal guarantees:
             A unit adds a vector of non-negative numbers with sum at most 1: each of its m rows adds 1/m, cut towards
@@ -112,7 +112,7 @@ class Table:
         return Measurement(clique, (exact + noise.reshape(exact.shape)) / GRID, scale / GRID)
 
     def error(self, clique: Clique, estimate: Floats) -> int:
-        """ℓ₁ distance between the exact counts of a marginal and an estimate of them, never to be shown.
+        """Return the ℓ₁ distance between the exact counts of a marginal and an estimate of them, never to be shown.
 
         Formal guarantees:
             For an estimate that depends on releases alone, adding or removing one unit moves it by at most 1, that is
@@ -126,17 +126,17 @@ class Table:
 
 
 def pairs(num_columns: int) -> list[Clique]:
-    """All pairs of columns."""
+    """Return all pairs of columns."""
     return list(itertools.combinations(range(num_columns), 2))
 
 
 def shares(codes: Whole, sizes: Sequence[int], clique: Clique) -> Floats:
-    """Shares of values that occur together, of rows that may be seen."""
+    """Return shares of values that occur together, of rows that may be seen."""
     return Table(codes, np.ones(len(codes), dtype=np.int64), tuple(sizes), len(codes)).marginal(clique) / len(codes)
 
 
 def total_variation(ours: Whole, theirs: Whole, sizes: Sequence[int]) -> float:
-    """Mean over all pairs of columns of the total variation between two tables of codes, which both may be seen."""
+    """Return the mean total variation over all pairs of columns between two tables of codes, both of them public."""
     cliques = pairs(len(sizes))
     apart = [0.5 * np.abs(shares(ours, sizes, c) - shares(theirs, sizes, c)).sum() for c in cliques]
     return float(np.mean(apart))

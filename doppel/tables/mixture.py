@@ -46,7 +46,7 @@ class Mixture(nn.Module):
                 self.columns[measured.clique[0]] += torch.from_numpy(np.log(counts / counts.sum())).float()
 
     def fit(self, measurements: Sequence[Measurement], num_units: int, steps: int = 100, rate: float = 0.05) -> None:
-        """Least squares to all measured counts, each weighted by 1/σ²; goes on from where the last fit ended.
+        """Fit least squares to all measured counts, each weighted by 1/σ², from where the last fit ended.
 
         Args:
             measurements: Marginals of one or two columns.
@@ -69,13 +69,13 @@ class Mixture(nn.Module):
 
     @torch.no_grad()
     def shares(self, cliques: Sequence[Clique]) -> list[Floats]:
-        """Probabilities of marginals of one or two columns, each of the shape of their sizes."""
+        """Return probabilities of marginals of one or two columns, each of the shape of their sizes."""
         weights, columns = self._probabilities()
         return [_joint(weights, columns, clique).double().numpy() for clique in cliques]
 
     @torch.no_grad()
     def draw(self, num_rows: int, seed: int = 1, given: Mapping[int, int] = MappingProxyType({})) -> Whole:
-        """Rows as places of values, int64 [rows, columns], in random order.
+        """Draw rows as indices of values, int64 [rows, columns], in random order.
 
         Of the components, and of the values of each column within one, so many are drawn as are expected, up to one
         (systematic sampling): so the rows keep the shares of the model better than independent draws would.

@@ -26,7 +26,7 @@ class NoisyMarginals(GaussianRelease):
     kind: ClassVar[str] = "gaussian_marginals"
 
     def release(self, table: Table, stream: KeyedStream, **more: Any) -> Releases:
-        """What draws marginals and choices of μ = 1/σ together; ``more`` as of :class:`Releases`."""
+        """Return what draws marginals and choices of μ = 1/σ together; ``more`` as of :class:`Releases`."""
         return Releases(table, 1 / self.noise_multiplier, stream, **more)
 
 

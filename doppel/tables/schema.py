@@ -47,14 +47,14 @@ class Column:
 
     @classmethod
     def of_bins(cls, name: str, bins: Sequence[float]) -> Column:
-        """A column of numbers, of which a cell is read as the bin that its number is in."""
+        """Build a column of numbers, of which a cell is read as the bin that its number is in."""
         words = [f"{bound:g}" for bound in bins]
         inner = [f"{low} to under {high}" for low, high in zip(words, words[1:], strict=False)]
         return cls(name, (f"under {words[0]}", *inner, f"{words[-1]} or more", OTHER), tuple(bins))
 
     @classmethod
     def of_values(cls, name: str, values: Iterable[str]) -> Column:
-        """A column of words."""
+        """Build a column of words."""
         return cls(name, (*(value for value in values if value != OTHER), OTHER))
 
     @property
@@ -108,7 +108,7 @@ class Schema:
 
     @classmethod
     def of_rows(cls, names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> Schema:
-        """A schema of the values that a table itself has, which somebody has declared public.
+        """Build a schema of the values of a table itself, which somebody has declared public.
 
         Raises:
             DataError: A column has more than :data:`MAX_VALUES` values.
@@ -128,7 +128,7 @@ class Schema:
         return cls(tuple(Column.of_values(name, sorted(seen)) for name, seen in found.items()))
 
     def only(self, names: Sequence[str], about: object) -> Schema:
-        """The schema of some of its columns, in the order asked for.
+        """Return the schema of some of its columns, in the order asked for.
 
         Raises:
             DataError: It has no column of a name, or a name comes twice.
@@ -178,7 +178,7 @@ class Schema:
         tree: str | None = None,
         label: str | None = None,
     ) -> list[int]:
-        """Places of the values that a row is read as; a cell that is missing, empty or unknown is :data:`OTHER`.
+        """Return places of the values that a row is read as; a cell that is missing, empty or unknown is :data:`OTHER`.
 
         Args:
             row: Its cells.
@@ -202,16 +202,16 @@ class Schema:
         return codes
 
     def made_of(self) -> dict[str, str]:
-        """What attributes are read of, ready for JSON: those of columns with another name, or of the request."""
+        """Return what attributes are read of, ready for JSON: those of columns with another name, or of the request."""
         return {column.name: str(column.made or column.of) for column in self.columns if column.made or column.of}
 
     def as_dict(self) -> dict[str, list[str]]:
-        """Values by column, ready for JSON."""
+        """Return values by column, ready for JSON."""
         return {column.name: list(column.values) for column in self.columns}
 
 
 def as_word(cell: object) -> str:
-    """A cell as a word, by :func:`plain`; nothing is :data:`OTHER`."""
+    """Read a cell as a word, by :func:`plain`; nothing is :data:`OTHER`."""
     if cell is None or cell != cell:  # NaN, which a table of numbers has in place of nothing
         return OTHER
     return plain(str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)) or OTHER
@@ -219,7 +219,7 @@ def as_word(cell: object) -> str:
 
 @lru_cache(maxsize=4096)  # labels are few, and each is that of many rows
 def plain(label: str) -> str:
-    """A label as it is the same in every form of a file: 5.0 is ``5``, True is ``true``, and no blanks are around it.
+    """Normalise a label across formats of files: 5.0 is ``5``, True is ``true``, without blanks around it.
 
     Args:
         label: A value, or several that name themselves, as ``Category: Food | Stars: 5.0``.

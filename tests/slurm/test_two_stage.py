@@ -309,7 +309,7 @@ def test_topics_are_one_training_whose_over_sample_is_drawn(tmp_path: Path) -> N
     ]
     training, sampling = (stages[name].config or {} for name in ("topics-one_stage", "topics-sample_one_stage"))
     privacy = training["privacy"]
-    assert (privacy["epochs"], privacy["scope"], privacy["histogram_noise_multiplier"]) == ([3], "topics", 10.0)
+    assert (privacy["epochs"], privacy["scope"], privacy["histogram_noise_multiplier"]) == ([12], "topics", 10.0)
     assert sampling["data"]["init_args"]["num_samples"] == 500
     assert str(tmp_path / "topics/pool.jsonl") in str(sampling["trainer"]["callbacks"])
     drawn = stages["topics-calibrate"].config

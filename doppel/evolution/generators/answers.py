@@ -45,7 +45,7 @@ class Answers:
         return len(self._texts)
 
     def find(self, question: Question) -> str | None:
-        """The answer to a question; None if it was never answered."""
+        """Return the answer to a question; None if it was never answered."""
         return self._texts.get(self._key(question))
 
     def add(self, question: Question, text: str, **cost: float) -> None:

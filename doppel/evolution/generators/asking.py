@@ -47,12 +47,12 @@ class AskedModel:
         self._donations, self._num_examples = donations, num_examples
 
     def random(self, prompts: Sequence[Prompt]) -> list[str]:
-        """A text for each prompt."""
+        """Generate a text for each prompt."""
         shown = [nearest(self._donations, prompt, self._num_examples) for prompt in prompts]
         return self._ask([self._wording.ask(prompt, None, texts) for prompt, texts in zip(prompts, shown, strict=True)])
 
     def vary(self, parents: Sequence[Candidate], prompts: Sequence[Prompt]) -> list[str]:
-        """A text like each candidate."""
+        """Generate a text like each candidate."""
         shown = [nearest(self._donations, prompt, self._num_examples) for prompt in prompts]
         asked = zip(prompts, parents, shown, strict=True)
         return self._ask([self._wording.ask(prompt, own, texts) for prompt, own, texts in asked])

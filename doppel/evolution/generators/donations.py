@@ -22,13 +22,13 @@ class Donation:
     attributes: Mapping[str, str] = field(default_factory=dict)
 
     def away(self, prompt: Prompt) -> int:
-        """Attributes of a prompt, its label included, that the text has not (Hamming distance)."""
+        """Return attributes of a prompt, its label included, that the text has not (Hamming distance)."""
         wanted = [*prompt.attributes, *([("label", prompt.label)] if prompt.label else [])]
         return sum(self.attributes.get(name) != value for name, value in wanted)
 
 
 def nearest(donations: Sequence[Donation], prompt: Prompt, num: int) -> list[str]:
-    """Texts of the donations nearest to a prompt, of equally near ones by chance.
+    """Return texts of the donations nearest to a prompt, of equally near ones by chance.
 
     Args:
         donations: All there are.

@@ -33,11 +33,11 @@ class GrammarGenerator:
         self._drawn: dict[str, tuple[float, ...]] = {}
 
     def random(self, prompts: Sequence[Prompt]) -> list[str]:
-        """A request for each prompt."""
+        """Generate a request for each prompt."""
         return [self._write((), prompt) for prompt in prompts]
 
     def vary(self, parents: Sequence[Candidate], prompts: Sequence[Prompt]) -> list[str]:
-        """A request that begins as the candidate's draws do."""
+        """Generate a request that begins as the candidate's draws do."""
         found = []
         for parent, prompt in zip(parents, prompts, strict=True):
             drawn = self._drawn.get(parent.text, ())

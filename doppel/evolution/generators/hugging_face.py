@@ -72,7 +72,7 @@ class FolderModel:
                 answers.add(questions[place], text, calls=1)
 
     def write(self, rows: Sequence[Sequence[int]], streams: Sequence[str]) -> list[str]:
-        """What the model writes on from rows of tokens.
+        """Generate the model's continuations of rows of tokens.
 
         Args:
             rows: Token ids of each; of one that is too long the end.

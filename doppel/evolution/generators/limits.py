@@ -48,7 +48,7 @@ class Limits:
             raise UserError("evolution.limits.max_money needs price_in and price_out, of a million tokens each")
 
     def money(self, tokens_in: float, tokens_out: float) -> float:
-        """What tokens cost."""
+        """Return the cost of tokens."""
         return (tokens_in * self.price_in + tokens_out * self.price_out) / 1e6
 
     def refuse(self, spent: Mapping[str, float], under_way: int, tokens_each: float, money_each: float) -> None:
@@ -86,7 +86,7 @@ class Pace:
         self._next = 0.0
 
     async def wait(self) -> None:
-        """Until the next call may begin."""
+        """Wait until the next call may begin."""
         now = time.monotonic()
         self._next = max(self._next, now) + self._gap
         await asyncio.sleep(self._next - self._gap - now)

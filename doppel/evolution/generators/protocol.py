@@ -20,7 +20,7 @@ class Generator(Protocol):
     """
 
     def random(self, prompts: Sequence[Prompt]) -> list[str]:
-        """A text for each prompt; empty where there is none."""
+        """Generate a text for each prompt; empty where there is none."""
 
     def vary(self, parents: Sequence[Candidate], prompts: Sequence[Prompt]) -> list[str]:
-        """A text like each of the candidates; empty where there is none."""
+        """Generate a text like each of the candidates; empty where there is none."""

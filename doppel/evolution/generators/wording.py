@@ -90,7 +90,7 @@ class Wording:
             raise UserError("evolution.wording.vary has {begin}, which the model continues: put it at the end")
 
     def ask(self, prompt: Prompt, parent: Candidate | None = None, examples: Sequence[str] = ()) -> Question:
-        """The question for a text, or for one like a candidate, which may show some examples."""
+        """Return the question for a text, or for one like a candidate, which may show some examples."""
         chance = random.Random(f"{prompt.stream}/wording")
         told = [("", prompt.label)] if prompt.label else []
         told += list(prompt.attributes)
@@ -107,7 +107,7 @@ class Wording:
         return Question(said if begin or parent is None else said.rstrip(), begin, prompt.stream)
 
     def read(self, question: Question, answer: str) -> str:
-        """The text of an answer: its first line that is one, behind what it began with; empty where there is none.
+        """Return the text of an answer: its first line of text, without its lead; empty where there is none.
 
         What a model thinks, what announces the text, and quotation marks around it are no part of it. A refusal, in
         English, is no text, nor is one with a broken character.

@@ -19,12 +19,12 @@ _PART = 256
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which norms and sums over operands of ``dtype`` are formed."""
+    """Return the dtype in which norms and sums over operands of ``dtype`` are formed."""
     return torch.float64 if dtype is torch.float64 else torch.float32
 
 
 def gemm_operand(x: Tensor) -> Tensor:
-    """``x`` as an operand whose products come out in the wide dtype.
+    """Return ``x`` as an operand whose products come out in the wide dtype.
 
     CUDA multiplies half precision into float32. The CPU does not, so there the half-precision values are copied to
     float32 first: the numbers are the same, and nothing is rounded again.
@@ -33,12 +33,12 @@ def gemm_operand(x: Tensor) -> Tensor:
 
 
 def product_dtype(x: Tensor) -> torch.dtype:
-    """The dtype of :func:`gemm_operand`, to which clipped operands are rounded."""
+    """Return the dtype of :func:`gemm_operand`, to which clipped operands are rounded."""
     return x.dtype if x.is_cuda else wide_dtype(x.dtype)
 
 
 def matmul(left: Tensor, right: Tensor) -> Tensor:
-    """``left @ right`` for [m, n] and [n, p], or for each unit [U, m, n] and [U, n, p], formed in the wide dtype."""
+    """Return ``left @ right`` for [m, n] and [n, p], or per unit, [U, m, n] and [U, n, p], in the wide dtype."""
     multiply: Callable[..., Tensor] = torch.mm if left.dim() == 2 else torch.bmm
     if left.is_cuda and left.dtype in _HALF:
         return multiply(left, right, out_dtype=torch.float32)
@@ -46,13 +46,13 @@ def matmul(left: Tensor, right: Tensor) -> Tensor:
 
 
 def gram(x: Tensor) -> Tensor:
-    """``x xᵀ`` for each unit: [U, n, f] → [U, n, n], in the wide dtype."""
+    """Return ``x xᵀ`` for each unit: [U, n, f] → [U, n, n], in the wide dtype."""
     x = gemm_operand(x)
     return matmul(x, x.transpose(1, 2))
 
 
 def gram_inner(A: Tensor, G: Tensor, offset: float = 0.0) -> Tensor:
-    """‖GᵀA‖² = ⟨AAᵀ, GGᵀ⟩ for each unit, and what rounding may hide from it: [U, n, d], [U, n, p] → [2, U].
+    """Return ‖GᵀA‖² = ⟨AAᵀ, GGᵀ⟩ for each unit, and what rounding may hide from it: [U, n, d], [U, n, p] → [2, U].
 
     Args:
         A: Inputs at the unit's n positions.
@@ -65,7 +65,7 @@ def gram_inner(A: Tensor, G: Tensor, offset: float = 0.0) -> Tensor:
 
 
 def room_of_gram(A: Tensor, G: Tensor, offset: float = 0.0) -> Tensor:
-    """The room for rounding that :func:`gram_inner` leaves, without its grams: [U, n, d], [U, n, p] → [U]."""
+    """Return the room for rounding that :func:`gram_inner` leaves, without its grams: [U, n, d], [U, n, p] → [U]."""
     wide = wide_dtype(A.dtype)
     squares = torch.linalg.vector_norm(A, dim=2, dtype=wide).square() + offset
     reach = squares.sqrt() * torch.linalg.vector_norm(G, dim=2, dtype=wide)
@@ -73,7 +73,7 @@ def room_of_gram(A: Tensor, G: Tensor, offset: float = 0.0) -> Tensor:
 
 
 def cross_inner(G_at_ids: Tensor, A: Tensor, D: Tensor) -> Tensor:
-    """⟨G_at_ids, ADᵀ⟩ for each unit, and what rounding may hide: [U, n, m], [U, n, d], [U, m, d] → [2, U]."""
+    """Return ⟨G_at_ids, ADᵀ⟩ for each unit, and what rounding may hide: [U, n, m], [U, n, d], [U, m, d] → [2, U]."""
     wide = wide_dtype(A.dtype)
     G_at_ids = G_at_ids.to(wide)
     reach = torch.linalg.vector_norm(A, dim=2, keepdim=True, dtype=wide) * G_at_ids.abs()
@@ -83,7 +83,7 @@ def cross_inner(G_at_ids: Tensor, A: Tensor, D: Tensor) -> Tensor:
 
 
 def same_id_inner(D: Tensor, ids: Tensor) -> Tensor:
-    """Σ (DDᵀ)_st over positions of one id, for each unit, and what rounding may hide: [U, n, d], [U, n] → [2, U]."""
+    """Return Σ (DDᵀ)_st over positions of one id, per unit, and its rounding: [U, n, d], [U, n] → [2, U]."""
     DD = gram(D)
     is_same = (ids.unsqueeze(2) == ids.unsqueeze(1)).to(DD.dtype)
     length = lengths(DD)
@@ -92,12 +92,12 @@ def same_id_inner(D: Tensor, ids: Tensor) -> Tensor:
 
 
 def lengths(gram: Tensor) -> Tensor:
-    """Norm of each position's vector, from its gram: [U, n, n] → [U, n]."""
+    """Return the norm of each position's vector, from its gram: [U, n, n] → [U, n]."""
     return gram.diagonal(dim1=1, dim2=2).sqrt()
 
 
 def rounding(reach: Tensor, *operands: Tensor) -> Tensor:
-    """What rounding hides from a squared norm, in units of R², where R = Σₛ‖aₛ‖‖gₛ‖ is all that n positions can reach.
+    """Bound the rounding of a squared norm, in units of R², where R = Σₛ‖aₛ‖‖gₛ‖ is the most n positions can reach.
 
     A dot product of d terms, in any order, is off by at most d·u·‖x‖‖y‖, where u is the unit of rounding. So the grams
     of A [n, d] and G [n, p], multiplied and summed over rows and then columns, are off by at most (d + p + 2n)·u·R²
@@ -122,19 +122,19 @@ def rounding(reach: Tensor, *operands: Tensor) -> Tensor:
 
 
 def inner(left: Tensor, right: Tensor) -> Tensor:
-    """The inner product of each unit's two matrices, by rows and then over them: [U, m, n], [U, m, n] → [U]."""
+    """Return the inner product of each unit's two matrices, by rows and then over them: [U, m, n], [U, m, n] → [U]."""
     return (left * right).sum(2).sum(1)
 
 
 def squared_norm(x: Tensor) -> Tensor:
-    """The squared norm of each unit's tensor, of which rounding hides nothing that counts: [U, …] → [2, U], wide."""
+    """Return the squared norm of each unit's tensor, whose rounding is negligible: [U, …] → [2, U], wide."""
     flat = x.flatten(1).to(wide_dtype(x.dtype))
     squared = torch.linalg.vecdot(flat, flat)
     return torch.stack([squared, torch.zeros_like(squared)])
 
 
 def formed_norm(gradients: Iterable[Tensor]) -> Tensor:
-    """The squared norm of each unit's gradient, which lies before us, and what rounding may hide: [U, …] each → [2, U].
+    """Return the squared norm of each unit's formed gradient, and what rounding may hide: [U, …] → [2, U].
 
     Sums of 256 squares are formed in the wide dtype and added in float64. In any order, n squares lose at most n·u of
     their sum; nothing cancels.
@@ -164,18 +164,15 @@ def scale_units(x: Tensor, factors: Tensor) -> Tensor:
 
 
 def centre_operands(A: Tensor, G: Tensor, factors: Tensor, scale: float, bound: float) -> tuple[Tensor, Tensor, float]:
-    """float16 operands and a scale, for which scale' · Σ G'ᵀA' is scale · Σᵢ factorsᵢ GᵢᵀAᵢ over units and positions.
+    """Scale float16 operands: scale' · Σ G'ᵀA' is scale · Σᵢ factorsᵢ GᵢᵀAᵢ over units and positions.
 
-    float16 has few exponents. A clip factor of 10⁻⁷ times an input of 1 falls between its two smallest numbers, and
-    half a unit of rounding may then be as large as the contribution itself, which could pass the bound. So each
-    position's G is divided by the power of two above its peak, which is exact but for what is below 2⁻¹³ of the peak.
-    Its A takes that power, the factor, and the scale in units of 2⁻⁸ of the bound. All of these are functions of the
-    unit alone or public: scaled around the largest factor of the micro-batch, a unit would be rounded by who else is
-    there.
-
-    *Range.* :func:`rounding` leaves room for 2⁻¹²R² in the squared norm of half-precision operands, so a factor times
-    the largest entries of a position is at most 2⁶C, and A' at most 2·2⁸·2⁶ = 2¹⁵. An A' below 2⁻¹⁴ is off by 2⁻²⁵ at
-    most, which is 2⁻³³C of an entry of a position's gradient.
+    float16 has few exponents: a clip factor of 10⁻⁷ times an input of 1 falls between its two smallest numbers, and
+    half a unit of rounding could pass the bound. So each position's G is divided by the power of two above its peak,
+    exactly but for what is below 2⁻¹³ of the peak; its A takes that power, the factor, and the scale in units of 2⁻⁸ of
+    the bound. All are functions of the unit alone or public: around the micro-batch's largest factor, a unit's rounding
+    would depend on others. *Range*: :func:`rounding` leaves room for 2⁻¹²R² in the squared norm of half-precision
+    operands, so a factor times a position's largest entries is at most 2⁶C, and A' at most 2·2⁸·2⁶ = 2¹⁵. An A' below
+    2⁻¹⁴ is off by 2⁻²⁵ at most, 2⁻³³C of an entry of a position's gradient.
 
     Args:
         A: Inputs [U, n, d], float16.
@@ -192,12 +189,12 @@ def centre_operands(A: Tensor, G: Tensor, factors: Tensor, scale: float, bound: 
 
 
 def erase_units(x: Tensor, units: Tensor) -> Tensor:
-    """A copy of ``x`` [U, …] that is zero at the ``units`` marked true, whatever stood there."""
+    """Return a copy of ``x`` [U, …] that is zero at the ``units`` marked true, whatever stood there."""
     return x.masked_fill(units.view(-1, *[1] * (x.dim() - 1)), 0)
 
 
 def add_to_grad(parameter: nn.Parameter, value: Tensor, scale: float) -> None:
-    """``parameter.grad += scale · value``."""
+    """Add ``scale · value`` to ``parameter.grad``."""
     value = value.reshape(parameter.shape)
     if parameter.grad is None:
         parameter.grad = (value * scale if scale != 1.0 else value).to(parameter.dtype)
@@ -206,7 +203,7 @@ def add_to_grad(parameter: nn.Parameter, value: Tensor, scale: float) -> None:
 
 
 def add_product_to_grad(parameter: nn.Parameter, left: Tensor, right: Tensor, scale: float) -> None:
-    """``parameter.grad += scale · left @ right``, accumulated inside the GEMM where the dtypes allow it."""
+    """Add ``scale · left @ right`` to ``parameter.grad``, inside the GEMM where the dtypes allow it."""
     if parameter.grad is not None and parameter.grad.dtype is left.dtype and left.dtype not in _HALF:
         parameter.grad.addmm_(left, right, alpha=scale)
     else:

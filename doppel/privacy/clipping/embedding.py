@@ -31,7 +31,7 @@ class EmbeddingRule(LayerRule):
 
     @classmethod
     def matches(cls, module: nn.Module) -> bool:
-        """``nn.Embedding``; or one times a constant, told by name and tried on one id, for a name proves nothing."""
+        """Match ``nn.Embedding``, or one times a constant, told by name and tried on one id: a name proves nothing."""
         if super().matches(module) or not type(module).__name__.endswith("ScaledWordEmbedding"):
             return super().matches(module)
         ids = torch.full((1, 1), len(module.weight) - 1, device=module.weight.device)  # type: ignore[arg-type]

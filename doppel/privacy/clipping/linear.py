@@ -29,7 +29,7 @@ _NARROW, _NARROWER = 32, 8
 
 
 def is_conv1d(module: nn.Module) -> bool:
-    """Whether ``module`` is Hugging Face's ``Conv1D``, told by name: transformers need not be imported."""
+    """Return whether ``module`` is Hugging Face's ``Conv1D``, told by name: transformers need not be imported."""
     return type(module).__name__ == "Conv1D" and type(module).__module__ == "transformers.pytorch_utils"
 
 
@@ -64,7 +64,7 @@ class LinearRule(LayerRule):
         self._embedding: EmbeddingRule | None = None
 
     def tie(self, embedding: EmbeddingRule) -> None:
-        """The weight is that of ``embedding`` too."""
+        """Note that the weight is that of ``embedding`` too."""
         self._embedding = embedding
 
     @classmethod

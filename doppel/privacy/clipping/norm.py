@@ -76,7 +76,7 @@ class HuggingFaceRMSNormRule(_NormRule):
 
     @classmethod
     def matches(cls, module: nn.Module) -> bool:
-        """Told by the class name and its attributes."""
+        """Match by the class name and its attributes."""
         names = [name for name, _ in module.named_parameters(recurse=False)]
         has_eps = any(_is_float(getattr(module, key, None)) for key in _EPS_NAMES)
         return type(module).__name__.endswith("RMSNorm") and names == ["weight"] and has_eps

@@ -65,7 +65,7 @@ class ParameterUseAudit(TorchFunctionMode):
         return result
 
     def pass_on(self, module: nn.Module, output: Any, seen: Any) -> None:
-        """The output of ``module`` goes on as ``seen``, and its gradient is observed."""
+        """Note that the output of ``module`` goes on as ``seen``, whose gradient is observed."""
         for old, new in zip(tree_leaves(output), tree_leaves(seen), strict=True):
             if isinstance(old, Tensor):
                 self._made[new] = {use for use in self._made.get(old, ()) if use[0] != id(module)}

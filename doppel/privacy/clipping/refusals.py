@@ -15,12 +15,12 @@ from doppel.privacy.clipping.rule import UnsupportedLayerError
 
 
 def uses_children_without_calling_them(module: nn.Module) -> bool:
-    """Whether a layer's forward takes the weights of its children, so that they must be seen as one layer."""
+    """Return whether a layer's forward takes the weights of its children, so that they must be seen as one layer."""
     return isinstance(module, nn.MultiheadAttention) or parametrize.is_parametrized(module)
 
 
 def refusal_of(name: str, module: nn.Module, owned: Mapping[str, nn.Parameter]) -> UnsupportedLayerError | None:
-    """Why a layer cannot be trained privately and what to use in its place, in one line; None if nothing is known.
+    """Say why a layer cannot be trained privately and what to use instead, in one line; None if nothing is known.
 
     Args:
         name: Its name in the model.

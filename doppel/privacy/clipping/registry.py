@@ -45,7 +45,7 @@ class JudgedLayer:
 
 
 def build_rules(model: nn.Module) -> list[LayerRule]:
-    """One rule for each module that owns trainable parameters, in the model's order; those that share know each other.
+    """Build a rule for each module with trainable parameters, in order; rules that share a parameter are linked.
 
     Raises:
         UnsupportedLayerError: A layer has trainable parameters and no exact rule, or mixes the rows of a batch.
@@ -58,7 +58,7 @@ def build_rules(model: nn.Module) -> list[LayerRule]:
 
 
 def judge_layers(model: nn.Module) -> list[JudgedLayer]:
-    """Every module that has trainable parameters of its own or is refused, in the model's order; raises nothing."""
+    """List modules with trainable parameters of their own, or refused, in the model's order; raises nothing."""
     judged = [JudgedLayer(name, module, owned) for name, module, owned in _owners(model)]
     for layer in judged:
         try:

@@ -41,7 +41,7 @@ class UnitLayout:
         return self.num_units * self.rows_per_unit
 
     def split(self, x: Tensor, num_features: int) -> Tensor:
-        """[rows, …, f] → [U, n, f], all positions of all rows of a unit side by side."""
+        """Return [rows, …, f] → [U, n, f], all positions of all rows of a unit side by side."""
         return x.reshape(self.num_units, -1, num_features)
 
 
@@ -110,7 +110,7 @@ class LayerRule(ABC):
 
     @classmethod
     def matches(cls, module: nn.Module) -> bool:
-        """Whether this rule is exact for ``module``. A subclass of a known type may compute something else."""
+        """Return whether this rule is exact for ``module``. A subclass of a known type may compute something else."""
         return type(module) is cls.module_type
 
     def reset(self) -> None:
@@ -126,7 +126,7 @@ class LayerRule(ABC):
     def watch(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, layout: UnitLayout, is_again: bool
     ) -> Any:
-        """The output that the model goes on with, whose gradient is observed.
+        """Return the output that the model goes on with, whose gradient is observed.
 
         A checkpoint runs a call ``is_again``, for its inputs alone.
         """
@@ -137,7 +137,7 @@ class LayerRule(ABC):
         return ObserveGradient.apply(self, layout, 1, output, inputs.detach())[0]
 
     def start(self, layout: UnitLayout) -> None:
-        """The module takes part in a micro-batch.
+        """Begin a micro-batch in which the module takes part.
 
         Raises:
             UnsupportedLayerError: It does so already. Two calls have one gradient, whose norm is not that of either.
@@ -151,7 +151,7 @@ class LayerRule(ABC):
         self.is_recorded, self.layout = True, layout
 
     def prepare_output(self, output: Tensor, layout: UnitLayout) -> Tensor:
-        """An output whose gradient can be observed.
+        """Return an output whose gradient can be observed.
 
         With the parameters out of autograd, the outputs of the first trainable layers become the leaves of the graph.
         """
@@ -159,7 +159,7 @@ class LayerRule(ABC):
         return output if output.requires_grad else output.detach().requires_grad_(True)
 
     def expand_output(self, output: Tensor, layout: UnitLayout) -> Tensor:
-        """The output with a row for each row of the micro-batch."""
+        """Return the output with a row for each row of the micro-batch."""
         if output.dim() < self.min_dims or output.shape[0] != layout.num_rows:
             raise UnsupportedLayerError(
                 f"module '{self.name}' ({type(self.module).__name__}) gave an output of shape "
@@ -190,14 +190,14 @@ class LayerRule(ABC):
         self.operand_dtype = product_dtype(grads[0])
 
     def summarise(self, inputs: Tensor, grads: Tensor, layout: UnitLayout) -> tuple[Tensor, dict[str, Tensor]]:
-        """Squared norms [2, U] of the units' gradients of what is trained here, and what :meth:`add_clipped` needs."""
+        """Compute units' squared gradient norms [2, U] for weights trained here, and what :meth:`add_clipped` needs."""
         raise NotImplementedError(f"{type(self).__name__} has no formula")
 
     def finish(self) -> None:  # noqa: B027
-        """The backward pass is over. Formulas have given their norms in it."""
+        """Close the backward pass, in which formulas have given their norms."""
 
     def cross_term(self) -> Tensor | None:
-        """What a tied weight adds to the squared norms [2, U] of its two modules, said by one of them; else None."""
+        """Return what a tied weight adds to the squared norms [2, U] of its two modules; None from the second."""
         return None
 
     # -------------------------------------------------------------------------------- clipped sum
@@ -207,10 +207,10 @@ class LayerRule(ABC):
 
     @abstractmethod
     def add_clipped(self, factors: Tensor, scale: float) -> None:
-        """``parameter.grad += scale · Σᵢ factorsᵢ gᵢ`` for each trainable parameter of the module."""
+        """Add ``scale · Σᵢ factorsᵢ gᵢ`` to the ``grad`` of each trainable parameter of the module."""
 
     def add_formed(self, factors: Tensor, scale: float) -> None:
-        """:meth:`add_clipped` for the parameters whose per-unit gradients were formed."""
+        """Run :meth:`add_clipped` for the parameters whose per-unit gradients were formed."""
         for parameter, name in ((self.weight, "weight_grads"), (self.bias, "bias_grads")):
             if parameter is not None and name in self.kept:
                 grads = self.kept[name]

@@ -176,7 +176,7 @@ def test_help_says_what_an_audit_is(capsys: pytest.CaptureFixture[str]) -> None:
         cli.main(["audit", "--help"])
     assert done.value.code == 0
     text = " ".join(capsys.readouterr().out.split())
-    for words in ("Canaries are hidden", "lower bound on epsilon", "--num_canaries", "--canaries", "--num_samples"):
+    for words in ("canary is hidden", "lower bound on epsilon", "--num_canaries", "--canaries", "--num_samples"):
         assert words in text
 
 

