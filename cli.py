@@ -62,7 +62,7 @@ STEPS = {
     "public-trees": "commands.data.public_trees:public_trees",
     "histogram": "commands.privacy.histogram:histogram",
     "attributes": "commands.privacy.attributes:attributes",
-    "calibrate": "commands.privacy.calibrate:calibrate",
+    "resample": "commands.privacy.resample:resample",
     "rows": "commands.privacy.rows:rows",
     "evolve": "commands.privacy.evolve:evolve",
     "keep-best": "commands.quality.keep_best:keep_best",
