@@ -64,6 +64,8 @@ STEPS = {
     "attributes": "commands.privacy.attributes:attributes",
     "resample": "commands.privacy.resample:resample",
     "rows": "commands.privacy.rows:rows",
+    "words": "commands.privacy.words:words",
+    "keep-saying": "commands.privacy.words:keep_saying",
     "evolve": "commands.privacy.evolve:evolve",
     "keep-best": "commands.quality.keep_best:keep_best",
     "parser-metrics": "commands.quality.parser_metrics:parser_metrics",

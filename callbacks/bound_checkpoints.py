@@ -58,13 +58,13 @@ class BoundCheckpoints(CheckpointIO):
             raise
 
     def load_checkpoint(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """As the other one."""
+        """Return what the wrapped one does."""
         return self._io.load_checkpoint(*args, **kwargs)
 
     def remove_checkpoint(self, path: Any) -> None:
-        """As the other one."""
+        """Remove a checkpoint as the wrapped one does."""
         self._io.remove_checkpoint(path)
 
     def teardown(self) -> None:
-        """As the other one."""
+        """Tear down the wrapped one."""
         self._io.teardown()

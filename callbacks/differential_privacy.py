@@ -136,7 +136,7 @@ class DifferentialPrivacy(Callback):
             logger.log_hyperparams({"privacy": {**self.spec.to_dict(), "scope": privacy.scope}})
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Try two rows, and the disk; end after the last step, for Lightning has restored ``max_steps`` by now.
+        """Test two rows, and the disk; set the last step, for Lightning has restored ``max_steps`` by now.
 
         From a checkpoint of an epoch's end it would count that epoch again, and end one epoch early.
         """
@@ -226,7 +226,7 @@ class DifferentialPrivacy(Callback):
             pl_module.step_policy = PlainStep()
 
     def state_dict(self) -> dict[str, Any]:
-        """What the weights were trained under, their steps, and the mechanism that paid for these."""
+        """Return the plan of the weights' training, its steps, and the mechanism that paid for them."""
         return {
             "spec": None if self.spec is None else self.spec.to_dict(),
             "scope": self.privacy.scope,

@@ -34,16 +34,13 @@ class Preempted(SystemExit):
 class Preemption(Checkpoint):
     """Saves, requeues and ends a run that gets a signal, at the end of the step that it is in.
 
-    A signal only sets a flag. At the end of each step all ranks agree whether one of them was signalled (an all-reduce
-    of one number). If so they save the ``last.ckpt`` of the ModelCheckpoint with ``save_last``, rank 0 asks SLURM to
-    requeue the job, and the process ends with status 75 (ranks other than 0 with 0). A signal ahead of the first step
-    ends the run before that step is spent. Ctrl-C requeues nothing and ends a training with status 130, a second one
-    at once. A ``predict`` has nothing to save, for :class:`~callbacks.synthetic_writer.SyntheticWriter` has every batch
-    on disk. The same command with ``--ckpt_path last`` goes on, in the middle of an epoch too; validation that would
-    follow the last step of an epoch is then left out. A job that its user cancelled is not requeued.
-
-    Lightning's own requeueing saves inside the signal handler, where noise may be added and not yet counted
-    (``cli.py`` switches it off), and ``ModelCheckpoint(train_time_interval=…)`` is ignored under manual optimisation.
+    A signal only sets a flag. At the end of each step all ranks agree whether one was signalled (an all-reduce of one
+    number). If so they save ``last.ckpt``, rank 0 asks SLURM to requeue the job unless its user cancelled it, and the
+    process ends with status 75 (other ranks with 0). A signal ahead of the first step ends the run before that step is
+    spent; Ctrl-C requeues nothing and ends a training with status 130, a second one at once. ``predict`` has every
+    batch on disk. With ``--ckpt_path last`` the same command goes on, in the middle of an epoch too. Lightning's own
+    requeueing saves inside the signal handler, where noise may be added and not yet counted; ``cli.py`` switches it
+    off.
 
     Formal guarantees:
         The checkpoint is written between two steps, when ledger entry, noise, parameters and counters of a step are
@@ -99,7 +96,7 @@ class Preemption(Checkpoint):
         self._leave_before_a_step(trainer)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Listen alone: Lightning's handler of SIGTERM, which came after ``setup``, talks to other ranks mid-step.
+        """Listen alone: Lightning's handler of SIGTERM, set after ``setup``, talks to other ranks mid-step.
 
         Leave if a signal came since ``setup``: a step may take minutes, and would be spent.
         """
@@ -112,7 +109,7 @@ class Preemption(Checkpoint):
         self._leave_before_a_step(trainer)
 
     def on_save_checkpoint(self, *_: Any) -> None:
-        """Whoever saves, the latest checkpoint is of now."""
+        """Note that, whoever saves, the latest checkpoint is of now."""
         self._saved_at = time.monotonic()
 
     def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -121,7 +118,7 @@ class Preemption(Checkpoint):
             self._listen()
 
     def on_train_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        """The step is made: save if it is time to, and leave if any rank was signalled; checkpoints come last.
+        """Save after a step if it is time to, and leave if any rank was signalled; checkpoints come last.
 
         Ranks agree by one all-reduce a step, and by a second one where some rank has a reason to save.
         """
@@ -139,7 +136,7 @@ class Preemption(Checkpoint):
             self._leave(trainer, is_speaker=trainer.is_global_zero)
 
     def on_predict_batch_end(self, trainer: pl.Trainer, *_: Any) -> None:
-        """The batch is on disk: leave if this rank was signalled."""
+        """Leave if this rank was signalled: the batch is on disk."""
         if self._is_signalled:
             rank_zero_info("Preempted: the samples so far are on disk.")
             if trainer.strategy.launcher is not None:  # this process started the others
@@ -147,7 +144,7 @@ class Preemption(Checkpoint):
             self._leave(trainer, is_speaker=True)  # rank 0 may be done already, and wait for this one
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """After a failure signals do what they did before; after a preemption they must not end W&B's work."""
+        """Restore the signals' handlers after a failure; after a preemption they must not end W&B's work."""
         self._is_over = not isinstance(exception, Preempted)
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:

@@ -54,7 +54,7 @@ class ProgressLines(_WhatMayBeShown):
         self._is_enabled = False
 
     def enable(self) -> None:
-        """Speak."""
+        """Enable the lines."""
         self._is_enabled = True
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -63,7 +63,7 @@ class ProgressLines(_WhatMayBeShown):
         self._first_step = trainer.global_step
 
     def on_train_batch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
-        """A line, if it is time for one."""
+        """Print a line, if it is time for one."""
         step, num_steps, now = trainer.global_step, int(trainer.estimated_stepping_batches), time.perf_counter()
         every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
         is_due = step % max(every, 1) == 0 or step >= num_steps or now - self._told >= _LONG
@@ -84,7 +84,7 @@ class ProgressLines(_WhatMayBeShown):
     def on_predict_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
     ) -> None:
-        """A line for a batch."""
+        """Print a line for a batch."""
         num_batches = sum(trainer.num_predict_batches)
         tells = is_disclosable(trainer.datamodule)  # type: ignore[attr-defined]
         if self._is_enabled and tells and outputs and math.isfinite(num_batches):

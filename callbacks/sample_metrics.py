@@ -120,7 +120,7 @@ def cut_off_warning(
 
 
 def sampling_field(pl_module: Any, output: Path | None = None) -> str:
-    """What the arguments of the sampling are called where ``output`` is from: in a run, or in a step by hand."""
+    """Return the prefix of the sampling's arguments where ``output`` is from: in a run, or in a step by hand."""
     if output is not None and not any((at / "experiment.yaml").is_file() for at in output.resolve().parents[:2]):
         return "--model.init_args.sampling"
     return "stages.parse_tree.sampling" if pl_module.text_format.target == "parse" else "sampling"

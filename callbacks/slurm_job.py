@@ -25,7 +25,7 @@ class SlurmJob:
 
     @classmethod
     def current(cls, environment: Mapping[str, str] = os.environ) -> SlurmJob | None:
-        """The batch job that this process runs in; None without SLURM and in an interactive session."""
+        """Return the batch job that this process runs in; None without SLURM and in an interactive session."""
         if "SLURM_JOB_ID" not in environment or environment.get("SLURM_JOB_NAME") in _INTERACTIVE:
             return None
         task = environment.get("SLURM_ARRAY_TASK_ID")

@@ -30,25 +30,20 @@ from lightning_modules.sampling import Sample
 class SyntheticWriter(BasePredictionWriter):
     """Writes ``{"utterance": …, "parse": …, "stage": …}`` lines, one per sample, in order of their indices.
 
-    The text format says which field a sample is, and which its prompt; a prompt of labels adds ``"label"``. A sample
-    that the model gave up (:func:`lightning_modules.sampling.draw_samples`) has no line. While a run lasts, every rank
-    appends to ``OUTPUT.rank{r}.jsonl.part``, on disk after every batch. At the end rank 0 merges the parts into
-    ``OUTPUT`` in one atomic step, writes ``OUTPUT.metrics.json`` (:func:`~callbacks.sample_metrics.sample_metrics`, and
-    ``synthetic/samples_per_second`` over all ranks) and deletes the parts.
+    Every rank appends to ``OUTPUT.rank{r}.jsonl.part``, on disk after every batch; at the end rank 0 merges the parts
+    into ``OUTPUT`` in one atomic step and writes ``OUTPUT.metrics.json``
+    (:func:`~callbacks.sample_metrics.sample_metrics`). A resumed run puts the indices of the parts into
+    ``trainer.datamodule.done``; indices name random streams (:func:`lightning_modules.sampling.sample_texts`), so no
+    numbers are drawn twice, on any number of ranks. Parts and ``OUTPUT`` of another model, other prompts or other
+    tables of grammar and placeholders are refused, by fingerprints in each part and in the metrics. A sample that the
+    model gave up has no line.
 
-    *Resuming.* Indices in the parts of every rank, less a torn last line, go into ``trainer.datamodule.done`` before
-    the prompts are loaded; the number of ranks may change. The indices of a batch name its random stream
-    (:func:`lightning_modules.sampling.sample_texts`), so no numbers are drawn twice.
-
-    *Origin.* A part begins with fingerprints of weights, prompts and tables of grammar and slots;
-    ``OUTPUT.metrics.json`` names them too, with the SHA-256 of ``OUTPUT``. Parts of others are refused. An ``OUTPUT``
-    that exists is taken if a sampling by the same four wrote it as it is, and refused otherwise.
-
-    *Privacy.* What is written of public text, or of a release, is public or a release itself, and so are its metrics.
-    Where a data module does not say that it reads such text (:func:`~datamodules.data_module.is_disclosable`), such as
-    the private utterances that a parser annotates, no count and no share is computed, logged or said, no sample goes to
-    Weights & Biases, and hashes of the content are keyed (:func:`~doppel.privacy.fingerprint.keyed_fingerprint`). The
-    lines themselves are then private.
+    Formal guarantees:
+        What is written of public text, or of a release, is public or a release itself, and so are its metrics. Where a
+        data module does not say that it reads such text (:func:`~datamodules.data_module.is_disclosable`), such as the
+        private utterances that a parser annotates, no count and no share is computed, logged or said, no sample goes to
+        Weights & Biases, and hashes of the content are keyed (:func:`~doppel.privacy.fingerprint.keyed_fingerprint`).
+        The lines themselves are then private.
 
     Args:
         output_path: The file of synthetic lines, such as ``runs/demo/synthetic.jsonl``.

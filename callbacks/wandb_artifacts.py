@@ -50,7 +50,7 @@ def never_fatal(logger: Logger) -> None:
 
 
 def artifact(path: Path, kind: Kind, metadata: dict[str, Any] | None = None, upload: bool = False) -> Artifact:
-    """The artifact of a file: its place and its checksum, or its content too.
+    """Return the artifact of a file: its place and its checksum, or its content too.
 
     It is named RUN-NAME after the run folder and the file's place in it, and its version follows from the content
     alone, so that the runs which write and read a file speak of one artifact.

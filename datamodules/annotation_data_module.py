@@ -52,11 +52,11 @@ class AnnotationDataModule(PredictionDataModule):
         return len(self._turns)
 
     def length(self, index: int) -> int:
-        """Characters of an utterance."""
+        """Return the number of characters of an utterance."""
         return len(self._turns[index].utterance)
 
     def make(self, indices: list[int]) -> PromptBatch:
-        """The batch of some utterances."""
+        """Build the batch of some utterances."""
         return PromptBatch(indices, [self._turns[i].utterance for i in indices], [], [self._fields(i) for i in indices])
 
     def _fields(self, index: int) -> dict[str, str]:

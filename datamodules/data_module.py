@@ -36,7 +36,7 @@ class DataModule(LightningDataModule):
     text_format: TextFormat | None = None
 
     def require_text_format(self) -> TextFormat:
-        """The text format set here, else that of the trainer's model.
+        """Return the text format set here, else that of the trainer's model.
 
         Raises:
             RuntimeError: There is neither.
@@ -54,7 +54,7 @@ class DataModule(LightningDataModule):
         return (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
 
     def poisson(self, num_units: int, batch_size: int, seed: int | None) -> PoissonSampler:
-        """Poisson samples of B units on average, the same on every rank; an epoch is ⌈N / B⌉ steps.
+        """Build a sampler of Poisson samples of B units on average, the same on every rank; an epoch is ⌈N / B⌉ steps.
 
         Raises:
             RuntimeError: The ranks would draw different samples.
@@ -74,11 +74,11 @@ class DataModule(LightningDataModule):
         return sampler
 
     def global_step(self) -> int:
-        """Optimiser steps taken so far."""
+        """Return the number of optimiser steps taken so far."""
         return self.trainer.global_step if self.trainer else 0
 
     def steps(self, sampler: UnitSampler, make: Callable[[int, list[int]], Batch]) -> Loader[Batch]:
-        """A loader of an epoch's batches, beginning at the step that the trainer has reached.
+        """Build a loader of an epoch's batches, beginning at the step that the trainer has reached.
 
         Args:
             sampler: Draws the units of a step.
@@ -92,7 +92,7 @@ class DataModule(LightningDataModule):
         return Loader(lambda step: make(step, sampler.units_at(step)), numbers)
 
     def sharded(self, batches: Batches[Batch] | list[Batch], empty: Batch | None = None) -> Loader[Batch]:
-        """A loader of every ``world_size``-th batch, in order, none repeated.
+        """Build a loader of every ``world_size``-th batch, in order, none repeated.
 
         Args:
             batches: Over all ranks.
@@ -136,14 +136,14 @@ class TrainingDataModule(DataModule, ABC):
 
     @abstractmethod
     def load_evaluation(self, name: str, path: str) -> Batches[Any] | list[Any]:
-        """Batches of a file, over all ranks; ``name`` is ``val`` or ``test``."""
+        """Return batches of a file, over all ranks; ``name`` is ``val`` or ``test``."""
 
     def refuse_private(self) -> None:
         """Refuse what it has read of files that are declared public, if one of them is a private one."""
 
     @abstractmethod
     def empty_batch(self, name: str) -> Any:
-        """A batch without rows, for ranks beyond the number of batches.
+        """Build a batch without rows, for ranks beyond the number of batches.
 
         Lightning refuses a rank without a batch, and leaves its hooks out where the other ranks wait for each other.
         """
@@ -169,7 +169,7 @@ class TrainingDataModule(DataModule, ABC):
         self.refuse_private()
 
     def val_dataloader(self) -> Loader[Any] | list[Any]:
-        """Validation batches, sharded by rank; empty without ``val_path``."""
+        """Return validation batches, sharded by rank; empty without ``val_path``."""
         return self._evaluation_dataloader("val")
 
     def test_dataloader(self) -> Loader[Any] | list[Any]:
@@ -219,14 +219,14 @@ class PredictionDataModule(DataModule, ABC):
 
     @abstractmethod
     def length(self, index: int) -> int:
-        """Length of a prompt."""
+        """Return the length of a prompt."""
 
     @abstractmethod
     def make(self, indices: list[int]) -> PromptBatch:
-        """The batch of some prompts."""
+        """Build the batch of some prompts."""
 
     def predict_dataloader(self) -> Loader[PromptBatch]:
-        """Batches of prompts that are not done yet, longest first, on this rank."""
+        """Return batches of prompts that are not done yet, longest first, on this rank."""
         # Lightning cannot see the indices inside a batch of ours, and says so; the batch carries them itself.
         warnings.filterwarnings("ignore", message="Couldn't infer the batch indices")
         warnings.filterwarnings("ignore", message="Total length of `Loader` across ranks is zero")  # all are done
@@ -237,7 +237,7 @@ class PredictionDataModule(DataModule, ABC):
 
 
 def is_disclosable(data: object) -> bool:
-    """Whether what a data module reads for ``predict`` may be counted, shown and hashed: it is public, or a release.
+    """Return whether the input of ``predict`` may be counted, shown and hashed: it is public, or a release.
 
     Of all other text a count is an exact figure of private data, and a plain hash the test of a guess. A data module
     that does not say is taken to read such text.

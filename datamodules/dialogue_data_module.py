@@ -175,7 +175,7 @@ class DialogueDataModule(TrainingDataModule):
         refuse_private(public, [*private, *self.also_private])
 
     def empty_batch(self, name: str) -> LogicalBatch:
-        """Without rows."""
+        """Build a batch without rows."""
         return LogicalBatch([], 0, 0.0, self._is_disclosable(name))
 
     def _is_disclosable(self, name: str) -> bool:
@@ -217,7 +217,7 @@ class DialogueDataModule(TrainingDataModule):
         return self.rows.fingerprint
 
     def train_dataloader(self) -> Loader[LogicalBatch]:
-        """Logical batches, beginning at the step that the trainer has reached."""
+        """Return logical batches, beginning at the step that the trainer has reached."""
         turns = self.train_examples()
         batches = LogicalBatches(turns, self.max_tokens_per_micro_batch, self.max_rows_per_unit, self.sampling_seed)
         costs, (rank, world_size) = turns.costs(self.max_rows_per_unit), self.rank_and_world_size()
@@ -232,7 +232,7 @@ class DialogueDataModule(TrainingDataModule):
         return self.steps(self.poisson(turns.num_units, self.batch_size, self.sampling_seed), make)
 
     def train_examples(self) -> EncodedExamples:
-        """The turns that are trained on, known after ``setup("fit")``."""
+        """Return the turns that are trained on, known after ``setup("fit")``."""
         if self._turns is None:
             raise RuntimeError('the training data is not loaded yet: call setup("fit") first')
         return self._turns

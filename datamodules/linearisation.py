@@ -14,10 +14,10 @@ _SPACED_STRING = re.compile(r'" ((?:[^"\\]|\\.)*) "')
 
 
 def linearise(tree: str, linearisation: Linearisation) -> str:
-    """Text of a tree that the model reads or learns to write."""
+    """Linearise a tree: its text as the model reads it or learns to write it."""
     return _STRING.sub(r'" \1 "', tree) if linearisation == "spaced" else tree
 
 
 def delinearise(text: str, linearisation: Linearisation) -> str:
-    """Inverse of :func:`linearise`; text of a model that forgot a space is left as it is."""
+    """Invert :func:`linearise`; text of a model that forgot a space is left as it is."""
     return _SPACED_STRING.sub(r'"\1"', text) if linearisation == "spaced" else text

@@ -116,11 +116,11 @@ class ParserDataModule(TrainingDataModule):
         return batches
 
     def empty_batch(self, name: str) -> ExampleBatch:
-        """Without turns."""
+        """Build a batch without turns."""
         return ExampleBatch([], [], None)
 
     def train_dataloader(self) -> Loader[ParserBatch]:
-        """Batches of similar lengths, beginning at the step that the trainer has reached."""
+        """Return batches of similar lengths, beginning at the step that the trainer has reached."""
         examples, (rank, world_size) = self._examples, self.rank_and_world_size()
         lengths = [len(actions.ids) for _, actions in examples]
         source_lengths = [len(source) for source, _ in examples]

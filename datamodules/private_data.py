@@ -35,6 +35,6 @@ class PrivateData(Protocol):
 
 
 def missing_members(data: object) -> list[str]:
-    """Names of :class:`PrivateData` that a data module does not have; no property is computed."""
+    """Return names of :class:`PrivateData` that a data module does not have; no property is computed."""
     absent = object()
     return [name for name in PrivateData.__annotations__ if inspect.getattr_static(data, name, absent) is absent]

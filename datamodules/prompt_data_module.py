@@ -89,11 +89,11 @@ class PromptDataModule(PredictionDataModule):
         return self.num_samples if self.num_samples is not None else len(self._prompts)
 
     def length(self, index: int) -> int:
-        """Tokens of the prompt of a sample."""
+        """Return the number of tokens of a sample's prompt."""
         return len(self._input_ids[index % len(self._prompts)])
 
     def make(self, indices: list[int]) -> PromptBatch:
-        """The batch of some samples."""
+        """Build the batch of some samples."""
         used = [index % len(self._prompts) for index in indices]
         prompts, fields = [self._prompts[i] for i in used], [self._fields[i] for i in used]
         return PromptBatch(indices, prompts, [self._input_ids[i] for i in used], fields)

@@ -51,22 +51,12 @@ class Filled:
 class TextFormat:
     """Writes examples as ``" {prompt}" <bos> " {target}" <eos>``.
 
-    =============  =======================  ==================
-    prompt of      with the task's prefix   without, as paper
-    =============  =======================  ==================
-    p(x)           ``utterance``            none
-    p(y)           ``parse``                none
-    p(x|y)         ``utterance: {source}``  ``{source}``
-    =============  =======================  ==================
-
-    With the prefix the first token says what is to be written, and a base model that was trained with it never answers
-    one task with another's text; without (Mireshghallah et al., 2023), p(x) and p(y) have one prompt, ``<bos>`` alone.
-    The prefix is public and the same for all rows. GPT-2 has a single special token, ``<|endoftext|>``, which then
-    plays both parts.
-
-    *Slots.* With a table of slots, a model that reads or writes trees never sees the names in them: each turn has slots
-    in place of its names (:func:`doppel.lispress.slots.to_slots`), and so has each prompt. :meth:`fill` puts the names
-    of the prompt back into what the model wrote, and public ones where the prompt has none.
+    The prompt of p(x) is ``utterance``, of p(y) ``parse`` and of p(x|y) ``utterance: {source}``: with this public
+    prefix a model that was trained with it never answers one task with another's text. Without it, as in Mireshghallah
+    et al. (2023), it is empty, or ``{source}``. GPT-2's only special token, ``<|endoftext|>``, is both <bos> and <eos>.
+    With a table of placeholders, a model never sees the names in trees: turns and prompts have placeholders instead
+    (:func:`doppel.lispress.slots.to_slots`). :meth:`fill` puts the prompt's names into what the model wrote, and public
+    ones where the prompt has none.
 
     Args:
         tokenizer: A Hugging Face tokenizer with an end-of-text token.
@@ -112,7 +102,7 @@ class TextFormat:
         return (self.target,) if self.source is None else (self.source, self.target)
 
     def text(self, turn: Example, name: Field) -> str:
-        """The field of a turn as the model reads it.
+        """Return the field of a turn as the model reads it.
 
         Raises:
             UserError: The turn lacks the field.
@@ -123,11 +113,11 @@ class TextFormat:
         return self.linearise(value, name)
 
     def linearise(self, text: str, name: Field) -> str:
-        """A field's text as the model reads it: trees are linearised, other text is taken as it is."""
+        """Return a field's text as the model reads it: trees are linearised, other text is taken as it is."""
         return linearise(text, self.linearisation) if name == "parse" else text
 
     def tokenize(self, texts: list[str]) -> list[list[int]]:
-        """Ids of texts without special tokens, each text preceded by a space as inside a sentence.
+        """Tokenise texts without special tokens, each text preceded by a space as inside a sentence.
 
         A special token that somebody typed, such as ``<|eos|>``, is text: no row ends or begins where its words say so.
         """
@@ -164,11 +154,11 @@ class TextFormat:
         return self.encode_all([turn])[0]
 
     def encode_prompt(self, prompt: str | None) -> list[int]:
-        """Ids after which the model writes its target: the prompt, if any, and the separator."""
+        """Return the ids after which the model writes its target: the prompt, if any, and the separator."""
         return self.encode_prompts([prompt])[0]
 
     def encode_prompts(self, sources: Sequence[str | None]) -> list[list[int]]:
-        """Ids of the prompts of many sources, separators included, with batched tokenizer calls.
+        """Tokenise the prompts of many sources, separators included, with batched tokenizer calls.
 
         Args:
             sources: Fields of turns; None for a prompt without source.
@@ -176,7 +166,7 @@ class TextFormat:
         return self._ids_of_prompts([self.prompt_text(source) for source in sources])
 
     def prompt_text(self, source: str | None) -> str:
-        """The text before the separator: the prompt as the model reads it, after a blank; empty without a prompt.
+        """Return the text before the separator: the prompt for the model, after a blank; empty without a prompt.
 
         Args:
             source: Field of a turn, with its names; None for a prompt without source.
@@ -199,7 +189,7 @@ class TextFormat:
         return [[*ids.get(text, ()), self.bos_id] for text in texts]
 
     def decode(self, ids: list[int]) -> str:
-        """Text of generated target ids, up to the first end of text, without the leading space."""
+        """Decode generated target ids, up to the first end of text, without the leading space."""
         if self.eos_id in ids:
             ids = ids[: ids.index(self.eos_id)]
         special = {self.bos_id, self.pad_id}
@@ -247,7 +237,7 @@ class TextFormat:
         return Filled(fill(text, table.kinds, value_of), len(given), num_said, len(said) - num_said)
 
     def compatibility(self) -> dict[str, str]:
-        """What must be alike for one model's weights to serve another: tokenizer, linearisation, prefix, slots.
+        """Return what must be alike for one model's weights to serve another: tokenizer, linearisation, prefix, slots.
 
         The tokenizer and the table of slots by their digests; without such a table nothing is said of it.
         """
@@ -257,7 +247,7 @@ class TextFormat:
         return {"tokenizer": tokenizer, "linearisation": self.linearisation, "task_prefix": prefix, **slots}
 
     def other_format(self, saved: Mapping[str, str]) -> str | None:
-        """Which part of the :meth:`compatibility` differs from that of weights; None if they fit."""
+        """Return which part of the :meth:`compatibility` differs from that of weights; None if they fit."""
         own = self.compatibility()
         return next((name for name in {**own, **saved} if saved.get(name) != own.get(name)), None)
 

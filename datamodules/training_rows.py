@@ -31,7 +31,7 @@ class TrainingRows:
 
     @classmethod
     def from_config(cls, init_args: Mapping[str, Any]) -> TrainingRows:
-        """Those of a data module, from its arguments in a configuration; a unit that was not given is an utterance."""
+        """Read the training rows of a data module's configuration; a unit that is not given is an utterance."""
         unit: Unit = init_args.get("unit") or "utterance"
         path = expand_path(init_args["train_path"])
         return cls(path, unit, Columns.from_config(init_args), Selection.from_config(init_args))

@@ -180,21 +180,21 @@ class UnitDataModule(DataModule):
         return self._fingerprint
 
     def setup(self, stage: str) -> None:
-        """Try ``collate`` on the first row, alone and twice, before anything is spent."""
+        """Test ``collate`` on the first row, alone and twice, before anything is spent."""
         with isolate_rng():
             for num in (1, 2) if stage == "fit" else ():
                 self._collated([self._row(0)] * num)
 
     def train_dataloader(self) -> Loader[LogicalBatch]:
-        """Logical batches, beginning at the step that the trainer has reached."""
+        """Return logical batches, beginning at the step that the trainer has reached."""
         return self.steps(self.poisson(self.num_units, self.batch_size, self.sampling_seed), self._make)
 
     def val_dataloader(self) -> Loader[UnitBatch] | list[Any]:
-        """Micro-batches of ``val``, each row once; nothing without it."""
+        """Build micro-batches of ``val``, each row once; none without it."""
         return self._evaluation(self.val, self.val_is_public)
 
     def test_dataloader(self) -> Loader[UnitBatch] | list[Any]:
-        """Micro-batches of ``test``, likewise."""
+        """Build micro-batches of ``test``, likewise."""
         return self._evaluation(self.test, self.test_is_public)
 
     def _make(self, step: int, drawn: list[int]) -> LogicalBatch:

@@ -11,7 +11,7 @@ from typing import Any
 from docstring_parser import parse
 
 from commands.privacy.evolution_settings import Evolution
-from commands.run.settings import Adaptation, Attributes, Experiment, Resampling, Topics
+from commands.run.settings import Adaptation, Attributes, Experiment, Resampling, Topics, Words
 from commands.run.slurm import Site
 from commands.runs.yaml_files import PLACE
 from datamodules.dialogue_data_module import DialogueDataModule
@@ -36,6 +36,7 @@ SECTIONS: dict[str, type] = {
     "privacy": PrivacyArguments,
     "resampling": Resampling,
     "topics": Topics,
+    "words": Words,
     "attributes": Attributes,
     "evolution": Evolution,
     "evolution.limits": Limits,

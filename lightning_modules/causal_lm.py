@@ -50,12 +50,12 @@ _PROBED = 64
 
 
 def adamw(params: Any) -> Optimizer:
-    """AdamW with rate 2e-3 (Mireshghallah et al., 2023, appendix A.3) and no weight decay."""
+    """Build AdamW with rate 2e-3 (Mireshghallah et al., 2023, appendix A.3) and no weight decay."""
     return torch.optim.AdamW(params, lr=2e-3, weight_decay=0.0)
 
 
 def constant(optimizer: Optimizer) -> LRScheduler:
-    """A constant rate."""
+    """Build the schedule of a constant rate."""
     return ConstantLR(optimizer, factor=1.0)
 
 
@@ -157,12 +157,12 @@ class CausalLM(LogicalBatchModule):
         self._is_public = False
 
     def trunk(self, input_ids: Tensor) -> Tensor:
-        """Hidden states [rows, T, D], which the head is applied to."""
+        """Return hidden states [rows, T, D], which the head is applied to."""
         hidden: Tensor = self.model.base_model(input_ids=input_ids, use_cache=False).last_hidden_state
         return hidden
 
     def losses(self, batch: MicroBatch) -> Tensor:
-        """Negative log-likelihood of each row's labelled tokens, in nats, divided by ``loss_divisor``.
+        """Return the negative log-likelihood of each row's labelled tokens, in nats, divided by ``loss_divisor``.
 
         Padding is on the right, where causal attention never looks, so no mask is needed. Nothing comes after the last
         column, so the model does not see it: a twelfth of the work for an utterance.
@@ -184,8 +184,7 @@ class CausalLM(LogicalBatchModule):
         return nll_BT.sum(1) / (self.loss_divisor or num_labels_of(batch).clamp(min=1))
 
     def probe(self) -> tuple[MicroBatch, ...]:
-        """Random tokens: a row of at most 8 alone, after one of 64, and after one of ``max_length``, but of 8,192 at
-        most."""
+        """Draw random tokens: a row of at most 8 alone, after one of 64, and after one of ``max_length``, or 8,192."""
         vocabulary, length = self.model.get_input_embeddings().num_embeddings, min(self.text_format.max_length, 8192)
         ids = torch.randint(vocabulary, (2, length), generator=torch.Generator().manual_seed(0))
         labels = ids.clone()
@@ -226,7 +225,7 @@ class CausalLM(LogicalBatchModule):
             rank_zero_warn(words)
 
     def validation_step(self, batch: LogicalBatch, batch_idx: int) -> None:
-        """Mean loss of a token."""
+        """Log the mean loss of a token."""
         self._add_losses(batch)
 
     def on_validation_epoch_end(self) -> None:
@@ -234,7 +233,7 @@ class CausalLM(LogicalBatchModule):
         self._log_loss("val/loss")
 
     def test_step(self, batch: LogicalBatch, batch_idx: int) -> None:
-        """Mean loss of a token; samples one text from each row's prompt for the metrics."""
+        """Log the mean loss of a token; sample one text from each row's prompt for the metrics."""
         self._add_losses(batch)
         if self.sampled_texts is None:
             return
@@ -268,7 +267,7 @@ class CausalLM(LogicalBatchModule):
             return draw_samples(self.model, self.text_format, batch, self.sampling)
 
     def configure_optimizers(self) -> Any:
-        """Optimiser and scheduler as injected."""
+        """Build optimiser and scheduler as injected."""
         optimizer = self.optimizer(p for p in self.parameters() if p.requires_grad)
         return {"optimizer": optimizer, "lr_scheduler": self.lr_scheduler(optimizer)}
 

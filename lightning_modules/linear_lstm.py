@@ -29,7 +29,7 @@ class LinearLSTM(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """The states of the last layer, [B, T, H]."""
+        """Return the states of the last layer, [B, T, H]."""
         for number, layer in enumerate(self.layers):
             x_BTD = layer(self.dropout(x_BTD) if number else x_BTD)
         return x_BTD
@@ -59,7 +59,7 @@ class LSTMLayer(nn.Module):
         self.from_state = nn.Linear(hidden_size, 4 * hidden_size)  # U, b'
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """The states h_1, …, h_T, [B, T, H], of the weights' dtype, under autocast too."""
+        """Return the states h_1, …, h_T, [B, T, H], of the weights' dtype, under autocast too."""
         from_input_BTG = self.from_input(x_BTD)
         weight, bias = self.from_state.weight.detach(), self.from_state.bias.detach()
         with torch.no_grad(), torch.autocast(x_BTD.device.type, enabled=False):

@@ -168,7 +168,7 @@ def draw_samples(
 
 
 def fault_of(sampled: SampledText, target: Field, min_words: int = 1) -> Fault | None:
-    """Why a text is no sample of its kind; None for one that is.
+    """Say why a text is no sample of its kind; None for one that is.
 
     Args:
         sampled: A text, and whether the model ended it.
@@ -261,7 +261,7 @@ def _decode(
 
 
 def generation_config(text_format: TextFormat, arguments: SamplingArguments) -> GenerationConfig:
-    """How Hugging Face's ``generate`` draws from the same distribution, but for a grammar and redraws."""
+    """Return the settings of Hugging Face's ``generate`` for the same distribution, but for grammar and redraws."""
     return GenerationConfig(
         do_sample=True,
         num_beams=arguments.num_beams,

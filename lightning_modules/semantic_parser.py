@@ -34,7 +34,7 @@ from lightning_modules.training.logical_batch_module import LogicalBatchModule
 
 
 def adamw(params: Any) -> Optimizer:
-    """AdamW with betas (0.9, 0.98), rate 1e-3 and weight decay 0.01."""
+    """Build AdamW with betas (0.9, 0.98), rate 1e-3 and weight decay 0.01."""
     return torch.optim.AdamW(params, lr=1e-3, betas=(0.9, 0.98), weight_decay=0.01, fused=True)
 
 
@@ -139,7 +139,7 @@ class SemanticParser(LogicalBatchModule):
                 self.network.start_from(start.network, vocabulary.numbers_in(start.vocabulary))
 
     def start(self) -> SemanticParser | None:
-        """The parser that ``init_weights`` names.
+        """Load the parser that ``init_weights`` names.
 
         Raises:
             UserError: There is no such file, or it is no parser's.
@@ -162,9 +162,7 @@ class SemanticParser(LogicalBatchModule):
         return [tree for tree, _ in self.annotate_with_scores(utterances, progress)]
 
     def annotate_with_scores(self, utterances: Sequence[str], progress: bool = False) -> list[tuple[str, float]]:
-        """As :meth:`annotate`, with how unsure the parser is of each: the negative log-likelihood of its own output, in
-        nats an action.
-        """
+        """Annotate as :meth:`annotate`, with the negative log-likelihood of the parser's output, in nats an action."""
         network, vocabulary = self._ready()
         was_training = network.training
         network.eval()
@@ -182,7 +180,7 @@ class SemanticParser(LogicalBatchModule):
         return trees
 
     def training_step(self, batch: ParserBatch, batch_idx: int) -> None:  # type: ignore[override]
-        """One optimiser step; a rank without a turn steps too."""
+        """Take one optimiser step; a rank without a turn steps too."""
         network, _ = self._ready()
         optimizer = self.optimizers()
         assert not isinstance(optimizer, list)
@@ -204,7 +202,7 @@ class SemanticParser(LogicalBatchModule):
             torch.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm)
 
     def validation_step(self, batch: ExampleBatch, batch_idx: int) -> None:
-        """Loss of the oracle's actions; parse the utterances."""
+        """Log the loss of the oracle's actions; parse the utterances."""
         network, _ = self._ready()
         if batch.actions is not None:
             losses = self._losses(network, batch.actions, 0.0)
@@ -227,14 +225,14 @@ class SemanticParser(LogicalBatchModule):
         self._log_metrics(self.test_metrics)
 
     def predict_step(self, batch: PromptBatch, batch_idx: int) -> list[Sample]:
-        """One tree for each utterance."""
+        """Annotate each utterance with one tree."""
         utterances = [prompt or "" for prompt in batch.prompts]
         trees = self.annotate(utterances)
         rows = zip(batch.indices, trees, utterances, batch.fields or [{} for _ in trees], strict=True)
         return [Sample(index, tree, utterance, True, fields) for index, tree, utterance, fields in rows]
 
     def configure_optimizers(self) -> Any:
-        """Optimiser as injected, with a rate of its own for a pretrained encoder; scheduler by steps."""
+        """Build the injected optimiser, with a rate of its own for a pretrained encoder, and a scheduler by steps."""
         network, _ = self._ready()
         has_own_rate = self.encoder_arguments.name != "small"
         own: list[Parameter] = []

@@ -66,7 +66,7 @@ class TreeConstraint:
             raise RuntimeError(self._start.get_error())
 
     def start(self) -> LLMatcher:
-        """The state before the first token."""
+        """Return the state before the first token."""
         return self._start.deep_copy()
 
     @staticmethod
@@ -76,7 +76,7 @@ class TreeConstraint:
             raise RuntimeError(f"the grammar of trees does not go on: {state.get_error()}")
 
     def mask(self, states: Sequence[LLMatcher | None], like: Tensor) -> Tensor:
-        """Which scores are to be cut off.
+        """Return which scores are to be cut off.
 
         Args:
             states: Of each text; None for one that may go on with anything.
@@ -95,7 +95,7 @@ class TreeConstraint:
 
 
 def tree_constraint(text_format: TextFormat, grammar: str | list[str] | None) -> TreeConstraint | None:
-    """The constraint on what a model of trees writes.
+    """Build the constraint on what a model of trees writes.
 
     Args:
         text_format: Of the model.

@@ -10,12 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.tiny_model import write_corpus, write_model
 
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("WANDB_SILENT", "true")
 _KEYS = tempfile.TemporaryDirectory(prefix="doppel-tests-")  # with notes of the ledgers: not those of the user
+settings.register_profile("doppel", deadline=None)  # a busy machine fails no test
+settings.load_profile("doppel")
 os.environ["DOPPEL_KEY"] = str(Path(_KEYS.name) / "key")
 
 

@@ -43,7 +43,7 @@ def test_bins_are_the_types_of_the_pool_and_weigh_rare_ones_up() -> None:
     assert matrix([tree_vector(tree, bins) for tree in TREES], bins).shape == (6, 4)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 1000))
 def test_shares_that_the_pool_can_have_are_met_exactly_where_there_is_no_noise(seed: int) -> None:
     vectors = features(seed)
@@ -94,7 +94,6 @@ def test_noise_is_not_fitted() -> None:
     assert np.linalg.norm(after - mean) < 0.6 * np.linalg.norm(noisy - mean)
 
 
-@settings(deadline=None)
 @given(seed=st.integers(0, 10_000), num=st.integers(1, 60), place=st.integers(0, 30))
 def test_a_tree_is_drawn_as_often_as_it_is_due_to_within_one(seed: int, num: int, place: int) -> None:
     rng = np.random.default_rng(seed)

@@ -60,7 +60,7 @@ def test_samples_have_the_themes_that_a_larger_reference_lacks_and_name_their_to
     assert alone.nearest(axes[[1]]) == [UNLIKE]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=20), st.lists(st.integers(0, 4), min_size=1))
 def test_a_unit_of_several_rows_changes_no_bin_of_another_and_all_bins_by_at_most_one(
     others: list[tuple[int, int]], added: list[int]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,7 +23,6 @@ from callbacks.differential_privacy import DifferentialPrivacy
 from callbacks.progress_lines import ProgressInPlace, ProgressLines
 from callbacks.slurm_job import SlurmJob
 from callbacks.wandb_artifacts import never_fatal
-from commands.lightning import train
 from commands.lightning.hardware import check_hardware, settled_precision, uses_cpu
 from commands.lightning.own_code import place
 from commands.lightning.parser import PRIVACY, DoppelArgumentParser, listed_privacy, no_prompts
@@ -90,10 +89,17 @@ class DoppelCLI(LightningCLI):
     Args:
         args: Command line that begins with the subcommand; ``sys.argv[1:]`` by default.
         trainer_class: Class of the trainer, whose methods are the subcommands.
+        commands: The functions of subcommands, whose docstrings are their help.
     """
 
-    def __init__(self, args: Sequence[str] | None = None, trainer_class: type[Trainer] = Trainer) -> None:
+    def __init__(
+        self,
+        args: Sequence[str] | None = None,
+        trainer_class: type[Trainer] = Trainer,
+        commands: Iterable[Callable[..., Any]] = (),
+    ) -> None:
         self._lock: FileLock | None = None
+        told = {command.__name__: command_help(command) for command in commands}
         try:
             super().__init__(
                 model_class=LightningModule,
@@ -106,7 +112,7 @@ class DoppelCLI(LightningCLI):
                     "default_env": False,
                     "formatter_class": HelpFormatter,
                     **{
-                        name: {"default_config_files": [str(DEFAULTS)], **command_help(self.command(name))}
+                        name: {"default_config_files": [str(DEFAULTS)], **told.get(name, {})}
                         for name in self.subcommands()
                     },
                 },
@@ -118,11 +124,6 @@ class DoppelCLI(LightningCLI):
         finally:
             if self._lock is not None:
                 self._lock.release()
-
-    @staticmethod
-    def command(name: str) -> Callable[..., Any]:
-        """Return the function of a subcommand, whose docstring is its help."""
-        return getattr(train, name)
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         """Add the run folder, the guarantee, and ``auto`` for the precision, which Lightning does not know."""

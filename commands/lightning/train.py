@@ -58,7 +58,7 @@ def _run(command: str, argv: list[str]) -> None:
     check_own(argv)
     sys.argv = [sys.argv[0], command, *argv]  # Lightning re-runs this command line on the other ranks
     try:
-        cli = DoppelCLI()
+        cli = DoppelCLI(commands=(fit, validate, test, predict))
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

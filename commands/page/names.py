@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import yaml
-
-from commands.page.html import percent
 from commands.page.supported import matches, public_file
 from doppel import files
 from doppel.errors import UserError
-from doppel.files import write_text
 from doppel.tables.schema import plain
-
-if TYPE_CHECKING:
-    from commands.page.asked import Asked
 
 _SHIPPED = "configs/names/smcalflow.yaml"
 #: Key of a table under which stands what nobody asks for.
@@ -94,24 +85,3 @@ def shipped_names(functions: Collection[str]) -> Names:
     own = [name for name in functions if not table.is_plumbing(name)]
     is_known = 2 * sum(name in table.words for name in own) > len(own)
     return table if is_known else Names({}, table.plumbing)
-
-
-def write_template(path: Path, asked: Asked, called: Names) -> None:
-    """Write the names of a page as a file to fill in and to read: each below its share and a sample.
-
-    Raises:
-        UserError: The file is there, and may be filled in.
-    """
-    if path.exists():
-        raise UserError("is there already: fill that in, or give a new file", about=f"--names-template {path}")
-    rows = sorted(asked.rows, key=lambda row: -row.share.value)
-    told = {row.name: f"# {percent(row.share.value)} {json.dumps(row.examples[:1])}\n" for row in rows}
-    told |= dict.fromkeys(asked.too_rare, "")
-    lines = [about + _yaml({name: called.words.get(plain(name), "")}) for name, about in told.items()]
-    head = "# What people call these; where nothing stands, the name itself is shown.\n"
-    write_text(path, head + "".join(lines) + _yaml({PLUMBING: sorted(row.name for row in asked.plumbing)}))
-
-
-def _yaml(content: dict[str, Any]) -> str:
-    text: str = yaml.safe_dump(content, allow_unicode=True)
-    return text

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import NormalDist, fmean, stdev
+from statistics import fmean, stdev
 from typing import Any
 
 from scipy.stats import binomtest
@@ -18,12 +18,9 @@ from commands.privacy.feature_extractors import CLUSTERS
 from commands.runs.manifest import Entry, Manifest
 from commands.runs.run_record import RunRecord
 from datamodules.reading.attribute_codes import AttributeCodes
-from doppel.privacy.histogram import CONFIDENCE, largest_noise
+from doppel.privacy.histogram import CONFIDENCE, Z, largest_noise
 from doppel.resampling import tree_vector
 from doppel.tables.schema import Column, Schema
-
-#: Of an interval, for each row by itself.
-Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 
 
 @dataclass(frozen=True)

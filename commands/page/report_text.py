@@ -72,7 +72,7 @@ def _table(report: dict[str, Any]) -> Table:
         }
     columns = []
     independent, own = judged(rows.values())
-    for first in (*independent, *_COLUMNS, *_OF_PARSERS, *own):
+    for first in ("fluency_outliers", *independent, *_COLUMNS, *_OF_PARSERS, *own):
         names = (first, *INSTEAD.get(first, ()))
         columns += [n for n in names if any(values.get(n) is not None for values in rows.values())][:1]
     table = Table(["", "ε spent", "protects one", *(measure(name).label for name in columns)])

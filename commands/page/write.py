@@ -15,11 +15,13 @@ import yaml
 from commands.page import quality
 from commands.page.asked import FEWEST, Asked, Sample, ask, hierarchy, is_asked_for, lacks
 from commands.page.html import PAGE, render
-from commands.page.names import Names, read_names, shipped_names, write_template
+from commands.page.names import Names, read_names, shipped_names
+from commands.page.names_template import write_template
 from commands.page.redacted import hidden
 from commands.page.released import read_release
 from commands.page.support import Support, find_support, sampled_of
 from commands.page.tree_paths import tree_paths
+from commands.page.unexpected import Unexpected, read_unexpected
 from commands.privacy.coverage import ledger_of
 from commands.privacy.verify import card as card_of
 from commands.quality import run_numbers
@@ -92,6 +94,7 @@ def write_page(
         systems={name: system(name).label for name in drawn.systems},
         main=system(drawn.main).label,
         is_topics=drawn.main == "topics" or topics is not None,
+        unexpected=_unexpected(record, drawn),
         privacy=privacy(record, card),
         hidden=hidden(record),
         commands=_commands(record, drawn.made[drawn.main].path),
@@ -180,6 +183,15 @@ def _called(drawn: _Drawn, given: str | None) -> Names:
     return shipped_names(functions) if given is None and functions else read_names(given)
 
 
+def _unexpected(record: RunRecord, drawn: _Drawn) -> Unexpected | None:
+    """Words that nobody expected, of the main system's budget or else of the first one that has released any."""
+    for name in dict.fromkeys([drawn.main, *drawn.systems]):
+        found = read_unexpected(record, system(name).scope, [sample.utterance for sample in drawn.shown[name]])
+        if found is not None:
+            return found
+    return None
+
+
 def _requests(
     record: RunRecord, drawn: _Drawn, called: Names, supported: Sequence[str] | None
 ) -> tuple[dict[str, Any], Support]:
@@ -208,7 +220,7 @@ def _requests(
 
 def _lists(drawn: _Drawn, called: Names, support: Support) -> dict[str, Any]:
     """The samples themselves."""
-    asked = ", asked for by a label, a topic or trees: they tell nothing of shares"
+    asked = ", asked for by a label, a topic, words or trees: they tell nothing of shares"
     labels = {name: system(str(entries[0].system)).label for name, entries in drawn.files.items()}
     is_asked = {name: entries[0].role == "examples" for name, entries in drawn.files.items()}
     return {
@@ -322,6 +334,7 @@ def _commands(record: RunRecord, samples: str) -> dict[str, str]:
         "topics": f"python cli.py page {run} --topics 20",
         "supported": f"python cli.py page {run} --supported supported.txt",
         "names": f"python cli.py page {run} --names-template names.yaml",
+        "words": f"python cli.py sample {run} --num 40 --words",
         "reference": f"python cli.py evaluate --synthetic {run}/{samples} --reference public.txt",
     }
 

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +33,7 @@ class AuditCLI(DoppelCLI):
     """The command line of `fit` with the verb `audit`; everything that it writes lies in the run folder."""
 
     def __init__(self) -> None:
-        super().__init__(trainer_class=AuditTrainer)
-
-    @staticmethod
-    def command(name: str) -> Callable[[list[str]], int]:
-        """Return the one function."""
-        return audit
+        super().__init__(trainer_class=AuditTrainer, commands=(audit,))
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:

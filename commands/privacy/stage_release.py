@@ -18,6 +18,7 @@ from doppel.files import run_of
 from doppel.privacy.accounting import GaussianRelease
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import DPPlan
+from doppel.words import NoisyWords
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,15 @@ class StageRelease:
     mechanism: str
 
     @classmethod
-    def declare(cls, stage_dir: Path, name: str, exact: bool, stage: str, kind: type[GaussianRelease]) -> StageRelease:
+    def declare(
+        cls,
+        stage_dir: Path,
+        name: str,
+        exact: bool,
+        stage: str,
+        kind: type[GaussianRelease],
+        config: StageConfig | None = None,
+    ) -> StageRelease:
         """Read the turns of a stage, and declare their release in its ledger; spends nothing.
 
         Args:
@@ -55,14 +64,16 @@ class StageRelease:
             exact: Without noise: NOT PRIVATE.
             stage: What the ledger calls the release.
             kind: What is released.
+            config: Data and budget of a stage that trains nothing; by default those that the folder tells.
 
         Raises:
             UserError: The stage announced no release, or one with noise where none is asked for.
         """
-        config = StageConfig.read(stage_dir)
+        config = config or StageConfig.read(stage_dir)
         data, privacy, rows = config.data, config.privacy, TrainingRows.from_config(config.data)
-        announced = privacy is not None and not (
-            privacy.histogram_noise_multiplier is None and privacy.histogram_share is None
+        key = "words_noise_multiplier" if kind is NoisyWords else "histogram_noise_multiplier"
+        announced = privacy is not None and (
+            getattr(privacy, key) is not None or (kind is not NoisyWords and privacy.histogram_share is not None)
         )
         if exact and announced:
             raise UserError(
@@ -70,21 +81,20 @@ class StageRelease:
                 "histogram_noise_multiplier: null"
             )
         if not exact and not announced:
-            raise UserError(
-                f"{stage_dir} announced no release: set privacy.histogram_noise_multiplier and train it again, or ask "
-                "for --exact, which is not private"
-            )
+            way = "" if kind is NoisyWords else ", or ask for --exact, which is not private"
+            raise UserError(f"{stage_dir} announced no release: set privacy.{key} and train it again{way}")
         read = read_private(data if announced else {**data, "limit_train_units": None})
         turns = first_units(read, data.get("limit_train_units"))
         num_units = len({turn.unit for turn in turns})
         if privacy is None:
             return cls(turns, str(rows.unit), num_units, None, None, "")
         own = run_of(stage_dir) / FILE_NAME
-        ledger, sigma = Ledger(own if own.exists() else privacy.ledger_path or own), privacy.histogram_noise(num_units)
+        ledger = Ledger(own if own.exists() else privacy.ledger_path or own)
+        sigma = privacy.words_noise(num_units) if kind is NoisyWords else privacy.histogram_noise(num_units)
         if sigma is None:
             ledger.caveat(privacy.scope, f"the exact {name} was released, which has no privacy guarantee", voids=True)
             return cls(turns, str(rows.unit), num_units, None, None, "")
-        spec = privacy.plan_histogram(num_units, str(rows.unit))
+        spec = privacy.plan_releases(num_units, str(rows.unit), sigma)
         mechanism = declare(ledger, privacy.scope, stage, spec, rows.fingerprint, kind)
         return cls(turns, str(rows.unit), num_units, sigma, ledger, mechanism)
 

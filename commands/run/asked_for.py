@@ -1,9 +1,10 @@
-"""What samples are asked for by: a topic of a run, or trees."""
+"""What samples are asked for by: a topic of a run, words, or trees."""
 
 from __future__ import annotations
 
 import difflib
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 from commands.privacy.histogram import read_shares
@@ -13,6 +14,7 @@ from doppel.errors import DataError, UserError
 from doppel.files import read_json_lines
 from doppel.lispress import is_valid
 from doppel.topics import Codebook
+from doppel.words import words_of
 
 #: Texts for each one of a topic: the model's share of it differs from the released one, which noise can make tiny.
 _MARGIN, _MOST = 1.3, 200
@@ -38,6 +40,22 @@ def oversample_of(run: Path, system: System, topic: str) -> int:
     told = read_shares(run / system.scope / "one_stage" / "marginals.json")
     share = told["sums"].get(topic, 0.0) / told["num_units"]
     return min(_MOST, math.ceil(_MARGIN / share)) if share > 0 else _MOST
+
+
+def oversample_for(samples: Path, words: Sequence[str]) -> int:
+    """Texts to write for each that says all of some words, by how many of the run's own samples do.
+
+    Raises:
+        UserError: One is no word.
+    """
+    for word in words:
+        if words_of(word) != [word]:
+            raise UserError(
+                f"--words has {word!r}: give words in letters alone, with a comma between, such as rental,car"
+            )
+    texts = [str(line.get("utterance")) for _, line in read_json_lines(samples)]
+    found = sum(set(words) <= set(words_of(text)) for text in texts)
+    return min(_MOST, math.ceil(_MARGIN * len(texts) / found)) if found else _MOST
 
 
 def check_trees(run: Path, path: Path, is_public: bool) -> int:

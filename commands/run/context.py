@@ -29,7 +29,8 @@ class Wanted:
         topic: Samples of this topic alone.
         trees: File of trees, of which each gets one utterance.
         is_public: Whether anybody may see these trees.
-        oversample: Samples that are written for each that is of the topic.
+        oversample: Samples that are written for each that is of the topic, or says the words.
+        words: Words that samples are to say: those that do are kept apart, of a plain draw.
     """
 
     num: int = 1
@@ -39,6 +40,7 @@ class Wanted:
     trees: Path | None = None
     is_public: bool = False
     oversample: int = 1
+    words: tuple[str, ...] = ()
 
     @property
     def role(self) -> Role:

@@ -24,6 +24,8 @@ _ROWS = ("train_path", "unit", "columns", "keep_function", "keep_share", "limit_
 _BUDGET = ("delta", "accountant", "ledger_path", "seed")
 _OF_SIZES = ("histogram_noise_multiplier", "histogram_share")
 _SIZES = 10.0
+#: Words that nobody expected, of each system.
+WORDS = "words.json"
 #: Where an evolution keeps the rows of attributes that its run has measured.
 _ROWS_FILE = "rows.csv"
 
@@ -190,6 +192,44 @@ def evolve(run: Run, system: System) -> Step:
     )
 
 
+def words(run: Run, system: System) -> list[Step]:
+    """The words of private requests that the reference hardly says; of each budget once."""
+    experiment, counted = run.experiment, run.experiment.counted_words
+    if counted is None or not system.learns or system.models_of is not None:
+        return []
+    data, out = _voters(run), run.at(WORDS)
+    folder = run.at(system.stages[0]) if system.stages else run.place
+    ranked, hidden = redaction_files(data)
+    options: Settings = {"reference": experiment.reference, "out": run.folder / out, "per_unit": counted.per_unit}
+    options |= {"vocabulary": counted.vocabulary}
+    options |= {} if system.stages else {"data": data, "privacy": _budget(run, system)}
+    step = run.step(
+        "words",
+        "words",
+        {"stage_dir": run.folder / folder, **options},
+        writes=[file_of(system, out, "metrics")],
+        reads=[
+            run.checkpoint(folder) if system.stages else run.at("samples.jsonl"),
+            data.get("train_path"),
+            experiment.reference,
+            counted.vocabulary,
+            *ranked,
+            hidden,
+        ],
+        protected=[data.get("train_path"), hidden],
+        mechanisms=run.paid_by(system, "words"),
+    )
+    return [step]
+
+
+def keep_saying(run: Run, system: System) -> Step:
+    """Of a later draw the samples that say some words."""
+    samples, out = run.at("samples.jsonl"), run.at("saying.jsonl")
+    config = {"samples": run.folder / samples, "say": list(run.wanted.words), "num": run.wanted.num}
+    written = [file_of(system, out, "examples")]
+    return run.step("saying", "keep-saying", {**config, "out": run.folder / out}, writes=written, reads=[samples])
+
+
 def _voters(run: Run) -> Settings:
     """Whose texts vote: arguments of the data module."""
     redact = {} if run.experiment.redact is None else {"redact": run.experiment.redact.as_dict()}
@@ -203,7 +243,9 @@ def _budget(run: Run, system: System) -> Settings | None:
     if not run.experiment.is_private:
         return None
     given = {name: value for name, value in run.experiment.privacy.items() if name in _BUDGET}
-    return {**given, "target_epsilon": run.experiment.epsilon, "scope": system.scope}
+    counted = run.experiment.counted_words
+    words = {} if counted is None else {"words_noise_multiplier": counted.noise_multiplier}
+    return {**given, "target_epsilon": run.experiment.epsilon, "scope": system.scope, **words}
 
 
 def _shares(run: Run, path: str, system: System) -> File:

@@ -12,7 +12,7 @@ from typing import Any
 
 from commands.privacy.evolution_settings import Evolution
 from commands.run.checks import check
-from commands.run.settings import Adaptation, Attributes, Experiment, Resampling, Topics
+from commands.run.settings import Adaptation, Attributes, Experiment, Resampling, Topics, Words
 from commands.runs.sections import SECTIONS, with_sections
 from commands.runs.systems import USUAL
 from commands.runs.yaml_files import ROOT, absolute, build, dump, fill_in, listed, merge, read_yaml
@@ -79,6 +79,7 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
         "adaptation": lambda read: Adaptation(**vars(read)),
         "resampling": lambda read: Resampling(**vars(read)),
         "topics": lambda read: Topics(**vars(read)),
+        "words": lambda read: Words(**vars(read)),
         "attributes": lambda read: Attributes(**vars(read)),
         "evolution": Evolution.of,
         "redact": lambda read: Redaction(**vars(read)),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from commands.run.adaptation import adaptation
 from commands.run.context import Run, Wanted, file_of
-from commands.run.counts import evolve, histogram, marginals, resample, rows
+from commands.run.counts import evolve, histogram, keep_saying, marginals, resample, rows, words
 from commands.run.samplings import annotate_private, predict, public_trees
 from commands.run.scores import evaluate, keep_best, report
 from commands.run.settings import Attributes, Experiment, Resampling, Topics, systems_of
@@ -136,12 +136,14 @@ def draw(experiment: Experiment, folder: Path, system: System, number: int, want
     """
     assert number > 1
     seed = seed_of(experiment, system, number) if wanted.seed is None else wanted.seed
-    changed = replace(experiment, num_samples=wanted.num, seed=seed)
+    num_samples = wanted.num * (wanted.oversample if wanted.words else 1)
+    changed = replace(experiment, num_samples=num_samples, seed=seed)
     if wanted.topic is not None:
         changed = replace(changed, topics=replace(experiment.topics or Topics(), oversample=wanted.oversample))
     run = replace(Run.make(changed, folder), draw=number, wanted=wanted)
-    steps = _recipe(system)(run.of(system), system)
-    kept = [step for step in steps if step.kind != "fit"]
+    own = run.of(system)
+    kept = [step for step in _recipe(system)(own, system) if step.kind != "fit"]
+    kept += [keep_saying(own, system)] if wanted.words else []
     assert not any(step.protected for step in kept), "a later draw reads nothing private"
     return linked(kept)
 
@@ -162,7 +164,7 @@ def _steps_of_system(run: Run, system: System) -> list[Step]:
     if system.needs == "adaptation":  # which makes it by itself
         return []
     own = run.of(system)
-    return [*_recipe(system)(own, system), *evaluate(own, system)]
+    return [*_recipe(system)(own, system), *words(own, system), *evaluate(own, system)]
 
 
 def _attributes(run: Run) -> tuple[Attributes, Settings]:

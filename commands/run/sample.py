@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from jsonargparse.typing import PositiveInt
 
 from commands.lightning.by_hand import predict_command
 from commands.privacy.histogram import read_labels
-from commands.run.asked_for import check_trees, oversample_of, topic_of
+from commands.run.asked_for import check_trees, oversample_for, oversample_of, topic_of
 from commands.run.code_copy import version
 from commands.run.context import Wanted
 from commands.run.execute import minutes, run_here
@@ -34,6 +34,8 @@ from doppel.tables.schema import plain
 
 #: Samples where nobody says how many.
 _NUM = 5000
+#: Draws for as many samples of a topic, or that say some words, as are asked for.
+_DRAWS = 4
 
 
 def sample(
@@ -43,6 +45,7 @@ def sample(
     num: PositiveInt | None = None,
     label: str | None = None,
     topic: str | None = None,
+    words: str | None = None,
     trees: Path | None = None,
     public: bool = False,
     seed: int | None = None,
@@ -51,13 +54,15 @@ def sample(
 
     Writes RUN_DIR/SYSTEM/draws/2/samples.jsonl, then 3, …; nothing is overwritten. The samples come from the same
     distribution as the run's own: same settings, grammar and released shares, another seed. `verify` covers them with
-    the run, and the page counts them; metrics stay those of the run's own samples. Samples for a --label, a --topic or
-    --trees are examples on the page and count in no share. Everything runs here, also where there is SLURM. Given again
-    after an interruption, the command goes on.
+    the run, and the page counts them; metrics stay those of the run's own samples. Samples for a --label, a --topic,
+    --words or --trees are examples on the page and count in no share. For a --topic or --words several draws are made
+    until there are so many, four at most, and the command says how many there are. Everything runs here, also where
+    there is SLURM. Given again after an interruption, the command goes on.
 
     Example:
         python cli.py sample runs/mine --num 5000
         python cli.py sample runs/labels --label calendar --num 200
+        python cli.py sample runs/mine --words rental,car --num 40
 
     Args:
         run_dir: Run folder, of which the command `run` has finished.
@@ -66,6 +71,8 @@ def sample(
         label: Samples for this label alone, a line of the run's list of labels; or for some attributes, such as
             "Stars: 5" or "Category: Food | Stars: 5".
         topic: Samples of this topic alone, as the page calls it: many are drawn, and those of the topic are kept.
+        words: Samples that say all of these words, such as "rental,car": those of a plain draw that do are kept beside
+            it, as saying.jsonl.
         trees: JSON lines with "parse": trees that a step of this run has made, or public ones (see --public).
         public: Say that anybody may see the trees of --trees. Trees of private text stay refused.
         seed: Seed of the draw. By default it follows from the run's seed and the number of the draw, so that none
@@ -80,7 +87,7 @@ def sample(
     os.environ.setdefault("WANDB_SILENT", "true")
     run = run_dir.resolve()
     experiment = _experiment(run, run_dir)
-    ways = {"--label": label, "--topic": topic, "--trees": trees}
+    ways = {"--label": label, "--topic": topic, "--words": words, "--trees": trees}
     given = [way for way, value in ways.items() if value is not None]
     if len(given) > 1:
         raise UserError(f"{given[0]} and {given[1]} exclude one another: give one of them")
@@ -99,16 +106,30 @@ def sample(
         say(
             f"── about {wanted.num * wanted.oversample:,} texts are drawn, to find {wanted.num:,} of the topic {name!r}"
         )
+    if words is not None:
+        asked = tuple(word.strip().lower() for word in words.split(","))
+        own = Manifest.read(run)
+        wanted = replace(wanted, words=asked, oversample=oversample_for(own.path(own.samples()[used.name]), asked))
+        num_texts = wanted.num * wanted.oversample
+        say(f"── about {num_texts:,} texts are drawn, to find {wanted.num:,} that say {' and '.join(asked)}")
     if trees is not None:
         wanted = replace(wanted, trees=trees.resolve(), num=check_trees(run, trees, public))
     refuse_old(run)
+    drawn: dict[str, int] = {}
     with hold(run):
-        draw, steps = _place(experiment, run, used, wanted)
         seconds = _seconds(experiment, run, used, wanted)
         if seconds is not None:
             say(f"── about {minutes(seconds)} of sampling, at the pace of the run's own samples")
-        status = _local(experiment, run, steps)
-    return status or _tell(RunRecord(run), used, f"{used.name}/draws/{draw}/samples.jsonl", run_dir, wanted)
+        status = 0
+        while not status and len(drawn) < _DRAWS and sum(drawn.values()) < wanted.num:
+            steps = _place(experiment, run, used, wanted)
+            status = _local(experiment, run, steps)
+            if not status:
+                path = steps[-1].writes[0].path
+                drawn[path] = (run / path).read_bytes().count(b"\n")
+            if wanted.oversample == 1 or seed is not None:  # a plain draw has all, and a seed repeats its texts
+                break
+    return status if status and not drawn else _tell(RunRecord(run), used, drawn, run_dir, wanted)
 
 
 def _experiment(run: Path, named: Path) -> Experiment:
@@ -150,13 +171,13 @@ def _system(run: Path, named: Path, experiment: Experiment, name: str | None, wa
                 f"{used.name} has no model to sample from: more samples need more votes, which spend on top"
             )
     for_way = {"--label": lambda s: s.learns == "label", "--topic": lambda s: s.name == "topics"}
-    for_way["--trees"] = lambda s: s.has_trees
+    for_way |= {"--trees": lambda s: s.has_trees, "--words": lambda s: True}
     fitting = [own for own, used in known.items() if way is None or for_way[way](used)]
     if name is not None and name not in known:
         nearest = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {nearest[0]}?" if nearest else f"it has {', '.join(known) or 'none that writes samples'}"
         raise UserError(f"{named} has no system {name!r}: {hint}")
-    what = {"--label": "writes for labels", "--topic": "has topics", "--trees": "writes for trees"}
+    what = {"--label": "writes for labels", "--topic": "has topics", "--trees": "writes for trees", "--words": "writes"}
     if name is not None and name not in fitting:
         raise UserError(f"{way} is for a system that {what[way or '']}, and {name} does not: leave one of them out")
     if not fitting:
@@ -190,8 +211,8 @@ def _check_label(experiment: Experiment, used: System, label: str) -> None:
         raise UserError(f"the run has no label {label!r}: {hint}")
 
 
-def _place(experiment: Experiment, run: Path, used: System, wanted: Wanted) -> tuple[int, list[Step]]:
-    """Number and steps of the draw: the next one, or one that this very command has begun and not finished.
+def _place(experiment: Experiment, run: Path, used: System, wanted: Wanted) -> list[Step]:
+    """The steps of the draw: the next one, or one that this very command has begun and not finished.
 
     Raises:
         UserError: The seed would repeat texts that are there.
@@ -200,13 +221,13 @@ def _place(experiment: Experiment, run: Path, used: System, wanted: Wanted) -> t
     made = Manifest.read(run).files
     for number in numbers:
         steps = draw_steps(experiment, run, used, number, wanted)
-        if f"{used.name}/draws/{number}/samples.jsonl" not in made and all(_is_begun(step, run) for step in steps):
+        if steps[-1].writes[0].path not in made and all(_is_begun(step, run) for step in steps):
             say(f"── {used.name}/draws/{number} was begun: going on")
-            return number, steps
+            return steps
     _refuse_seed(run, used, wanted)
     number = max(numbers, default=1) + 1
     (run / used.name / "draws" / str(number)).mkdir(parents=True)
-    return number, draw_steps(experiment, run, used, number, wanted)
+    return draw_steps(experiment, run, used, number, wanted)
 
 
 def _is_begun(step: Step, run: Path) -> bool:
@@ -257,7 +278,7 @@ def _local(experiment: Experiment, run: Path, steps: Sequence[Step]) -> int:
     return run_here(run, steps)
 
 
-def _tell(record: RunRecord, used: System, drawn: str, named: Path, wanted: Wanted) -> int:
+def _tell(record: RunRecord, used: System, drawn: Mapping[str, int], named: Path, wanted: Wanted) -> int:
     """Renew card and page, and say what came of it; exit status."""
     from commands.page.report import build_report
     from commands.page.write import write_page  # what no --help waits for
@@ -272,10 +293,12 @@ def _tell(record: RunRecord, used: System, drawn: str, named: Path, wanted: Want
         report = build_report(record)
     except UserError:  # nothing was measured
         report = None
-    num = (record.folder / drawn).read_bytes().count(b"\n")
     page, _ = write_page(record, report, content)
-    say(f"── {named / drawn}: {num} samples")
-    if wanted.role == "examples":
+    for path, num in drawn.items():
+        say(f"── {named / path}: {num} samples")
+    if (num := sum(drawn.values())) < wanted.num:
+        say(f"   {num} of {wanted.num} that were asked for: the model writes few of them. Given again, it draws more")
+    if wanted.role == "examples" or wanted.words:
         say("   They are what you asked for: the page shows them, and counts them in no share.")
     if content is None:
         say("   NOT PRIVATE: the run has no ledger")

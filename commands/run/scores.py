@@ -11,7 +11,7 @@ from commands.runs.system import System
 from commands.runs.yaml_files import Settings
 
 #: Files of what the report tells.
-_RESULTS = ("evaluation.json", "parser_metrics.json")
+_RESULTS = ("evaluation.json", "parser_metrics.json", "words.json")
 
 
 def keep_best(run: Run, system: System, prompts: str) -> Step:

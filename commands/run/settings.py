@@ -16,7 +16,7 @@ from datamodules.guards.redaction import Redaction
 from doppel.errors import UserError
 
 #: Keys of ``privacy`` that follow from a field of the experiment.
-DERIVED = {"epochs": "epochs", "scope": "systems", "target_epsilon": "epsilon"}
+DERIVED = {"epochs": "epochs", "scope": "systems", "target_epsilon": "epsilon", "words_noise_multiplier": "words"}
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,29 @@ class Topics:
 
 
 @dataclass(frozen=True)
+class Words:
+    """Release the words that private requests say and the reference hardly does: see ``docs/systems.md``.
+
+    Args:
+        noise_multiplier: Noise multiplier of their counts, which are charged to the budget of each system; more of it
+            where they would take more than a tenth of the budget, which is so at ε = 2 and less.
+        per_unit: Words that a unit gives, at most: those of its text that are rarest in the reference for how common
+            they are.
+        vocabulary: Public words, one a line with the number of texts that say it, such as ``taxi 12``; null: 14,835
+            English ones. A word that it lacks is never shown.
+    """
+
+    noise_multiplier: float = 5.0
+    per_unit: int = 2
+    vocabulary: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_shares("words", self.noise_multiplier, 1)
+        if self.per_unit < 1:
+            raise UserError(f"words.per_unit is {self.per_unit}: give at least 1")
+
+
+@dataclass(frozen=True)
 class Attributes:
     """Settings of the system ``attributes``: see ``docs/systems.md``.
 
@@ -171,6 +194,8 @@ class Experiment:
         compare_with_private: Also report copies of private training text among samples; these figures are not private.
         labels: Public list of all labels, one a line, for the system ``labels``.
         topics: Settings of the system ``topics``.
+        words: Settings of the words that nobody expected, which each private system with a ``reference`` releases;
+            null: none.
         attributes: Settings of the system ``attributes``; the evaluation then compares attributes of every system with
             the reference.
         evolution: Settings of the system ``evolution``.
@@ -221,6 +246,7 @@ class Experiment:
     compare_with_private: bool = False
     labels: str | None = None
     topics: Topics | None = None
+    words: Words | None = field(default_factory=Words)
     attributes: Attributes | None = None
     evolution: Evolution | None = None
     redact: Redaction | None = None
@@ -239,6 +265,12 @@ class Experiment:
     def is_private(self) -> bool:
         """Whether its language models train under differential privacy."""
         return math.isfinite(self.epsilon)
+
+    @property
+    def counted_words(self) -> Words | None:
+        """How words are released that nobody expected; None where they are not."""
+        is_counted = self.is_private and self.reference is not None and self.adaptation is None
+        return self.words if is_counted else None
 
     @property
     def evolving(self) -> Evolution:
@@ -264,9 +296,9 @@ class Experiment:
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, without defaults and without what was used up when it was read."""
-        always, defaults = ("name", "systems", "epsilon", "num_samples"), Experiment(name="")
+        always, defaults = ("name", "systems", "epsilon", "num_samples"), dataclasses.asdict(Experiment(name=""))
         values = dataclasses.asdict(self)
-        return {key: value for key, value in values.items() if key in always or value != getattr(defaults, key)}
+        return {key: value for key, value in values.items() if key in always or value != defaults[key]}
 
 
 def systems_of(experiment: Experiment) -> list[System]:

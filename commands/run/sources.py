@@ -97,8 +97,10 @@ def files_of(experiment: Experiment) -> list[InputFile]:
     rows.append(InputFile("reference", experiment.reference, "public", public, truncate=cut))
     rows.append(InputFile("topics.texts", texts_of_topics(experiment), "public", public, truncate=cut))
     attributes = experiment.attributes
+    counted = experiment.counted_words
     others = {
         "labels": experiment.labels if by_label else None,
+        "words.vocabulary": None if counted is None else counted.vocabulary,
         "attributes.schema": None if attributes is None else attributes.schema,
     }
     if evolves:

@@ -113,6 +113,8 @@ def _derived(run: Run, system: System, stage: str, shares: Shares | Attributes |
         privacy["histogram_share"] = shares.share
     elif shares is not None:
         privacy["histogram_noise_multiplier"] = shares.noise_multiplier
+    if experiment.counted_words is not None:
+        privacy["words_noise_multiplier"] = experiment.counted_words.noise_multiplier
     return {"trainer": trainer, "data": data, "privacy": privacy}
 
 

@@ -27,6 +27,7 @@ _PATHS = {
     "train_path", "val_path", "train_paths", "test_path", "reference", "train", "test", "labels", "names", "supported",
     "parser", "public_parser", "base_model", "init_weights", "featurizer", "encoder", "generator", "schema", "slots",
     "grammar", "texts", "rows", "examples", "words", "sensitive", "safe", "ledger_path", "tokenizer", "overlays",
+    "vocabulary",
 }  # fmt: skip
 _WORDS = {"reference", "samples", "minilm", "attributes", "none", "grammar"}
 #: Keys whose values are mappings of a user's own words.
@@ -38,7 +39,7 @@ _Fastest: Any = getattr(
 #: Keys of what names data, or is called as data call it: all that is below them is text, as it is written.
 _IS_OF_DATA = re.compile(
     "name|systems|columns|(train|val|test)_path|train|test|missing|keep_function|reference|labels|label_words|supported"
-    "|names|texts|schema|words|sensitive|safe|patterns|rows|examples|(public_)?parser|featurizer|base_model|slots"
+    "|names|texts|vocabulary|schema|words|sensitive|safe|patterns|rows|examples|(public_)?parser|featurizer|base_model|slots"
     "|environment|commit|parser_digest"
 ).fullmatch
 #: Keys whose own keys are names of stages and systems, of which some are called as what names data.

@@ -48,7 +48,7 @@ class LogicalBatches:
         self._secret = Secret(None if seed is None else hashlib.sha256(b"%d" % seed).digest())
 
     def make(self, step: int, sampled: Sequence[int], expected_num_units: float) -> LogicalBatch:
-        """The logical batch of sampled units; without micro-batches if there are none.
+        """Build the logical batch of sampled units; without micro-batches if there are none.
 
         Args:
             step: Number of the optimiser step, for the choice of rows.
@@ -74,7 +74,7 @@ class LogicalBatches:
 def all_examples(
     turns: EncodedExamples, max_tokens_per_batch: int, limit: int | None = None, is_public: bool = False
 ) -> Batches[LogicalBatch]:
-    """All turns, each row a unit of its own, sorted by length and cut by token budget: for validation and test.
+    """Return all turns, each row a unit of its own, sorted by length and cut by token budget: for validation and test.
 
     Args:
         turns: Encoded turns.
@@ -96,7 +96,7 @@ def all_examples(
 
 
 def choose(secret: Secret, step: int, unit: int, num: int, limit: int) -> list[int]:
-    """Which of a unit's ``num`` turns represent it in a step: all, or ``limit`` of them, chosen uniformly."""
+    """Choose which of a unit's ``num`` turns represent it in a step: all, or ``limit`` of them, uniformly."""
     if num <= limit:
         return list(range(num))
     return sorted(secret.stream("rows", step, unit).sample(range(num), limit))
@@ -143,7 +143,7 @@ def pad(
     num_prompt: Sequence[int],
     pad_id: int,
 ) -> tuple[Tensor, Tensor]:
-    """Token ids padded on the right and labels without the prompts, both int64 [rows, length].
+    """Return token ids padded on the right and labels without the prompts, both int64 [rows, length].
 
     Args:
         rows: Token ids of each row.

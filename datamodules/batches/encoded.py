@@ -58,15 +58,15 @@ class EncodedExamples:
         return len(self._starts) - 1
 
     def row(self, index: int) -> NDArray[np.int32]:
-        """Token ids of a row."""
+        """Return the token ids of a row."""
         return self.ids[self.offsets[index] : self.offsets[index + 1]]
 
     def rows_of(self, unit: int) -> NDArray[np.int64]:
-        """Rows of a unit, in the order of the file."""
+        """Return the rows of a unit, in the order of the file."""
         return self._by_unit[self._starts[unit] : self._starts[unit + 1]]
 
     def first_units(self, limit: int | None) -> EncodedExamples:
-        """The rows of the first units, at most this many; all for None."""
+        """Return the rows of the first units, at most this many; all for None."""
         if limit is None or limit >= self.num_units:
             return self
         kept = self.unit_index < limit
@@ -80,7 +80,7 @@ class EncodedExamples:
         )
 
     def costs(self, max_rows_per_unit: int) -> NDArray[np.int64]:
-        """Padded tokens that each unit brings to a step, at most: longest row times rows, [num_units]; private."""
+        """Return the most padded tokens of each unit in a step: longest row times rows, [num_units]; private."""
         longest = np.maximum.reduceat(self.lengths[self._by_unit], self._starts[:-1])
         return longest * np.minimum(np.diff(self._starts), max_rows_per_unit)
 

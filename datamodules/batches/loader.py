@@ -16,7 +16,7 @@ class UnitSampler(Protocol):
         """Steps of an epoch."""
 
     def units_at(self, step: int) -> list[int]:
-        """Units of the batch over all ranks: a function of the step, and the same on every rank."""
+        """Return the units of the batch over all ranks: a function of the step, and the same on every rank."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,8 @@ class Loader(Generic[Batch]):
         return map(self.make, self.numbers())
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing: the trainer's step is the whole state."""
+        """Return nothing: the trainer's step is the whole state."""
         return {}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Nothing to restore."""
+        """Restore nothing: there is no state."""

@@ -31,7 +31,7 @@ class ShuffledBatches:
         return math.ceil(self.num_units / self.units_per_batch)
 
     def units_at(self, step: int) -> list[int]:
-        """Units of a step's batch."""
+        """Return the units of a step's batch."""
         epoch, batch = divmod(step, len(self))
         if epoch != self._epoch:
             self._epoch, self._order = epoch, np.random.default_rng([self.seed, epoch]).permutation(self.num_units)
@@ -73,7 +73,7 @@ class BucketedBatches:
         return len(self._bounds) - 1
 
     def units_at(self, step: int) -> list[int]:
-        """Items of a step's batch."""
+        """Return the items of a step's batch."""
         epoch, number = divmod(step, len(self))
         if epoch != self._epoch:
             self._epoch, random = epoch, np.random.default_rng([self.seed, epoch])

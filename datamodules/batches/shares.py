@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 
 def share(units: Sequence[int], costs: NDArray[np.int64], rank: int, world_size: int) -> list[int]:
-    """The units of ``rank``: a run of the batch's units sorted by cost, the dearest first.
+    """Return the units of ``rank``: a run of the batch's units sorted by cost, the dearest first.
 
     Ranks meet once a step, so a step takes as long as its slowest rank. Were each rank to draw units for itself, their
     numbers would differ, and a rank's few units would be padded to its longest. Here all ranks draw the same batch and

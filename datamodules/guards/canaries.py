@@ -36,7 +36,7 @@ class Canary:
 
 
 def make_examples(num: int, template: Sequence[Example], rng: random.Random) -> list[Example]:
-    """Made-up turns with the fields that the data have.
+    """Make up canaries: turns with the fields that the data have.
 
     The utterance is eight random words of the embedded lexicon, a public list. A parse tree quotes eight other
     words, so that a model cannot read an utterance off its tree; they stand where no table of slots has a kind, for a
@@ -59,7 +59,7 @@ def make_examples(num: int, template: Sequence[Example], rng: random.Random) -> 
 
 
 def read_canary_examples(path: str, text_format: TextFormat) -> list[Example]:
-    """Canaries that a user wrote: plain lines ``{"utterance", "parse", "label"}``.
+    """Read canaries that a user wrote: plain lines ``{"utterance", "parse", "label"}``.
 
     Raises:
         DataError: A line cannot be read, lacks what the model needs, or is too long for it.
@@ -77,7 +77,7 @@ def read_canary_examples(path: str, text_format: TextFormat) -> list[Example]:
 
 
 def audit_turns(turns: Iterable[Example], canaries: Sequence[Canary], text_format: TextFormat) -> list[Example]:
-    """Training data of the audited run: all turns, then one unit for each canary.
+    """Return the training data of the audited run: all turns, then one unit for each canary.
 
     A canary whose coin came up tails leaves a unit without content: a line that is too long for the model and so
     contributes zero. The number of units, and with it the sample rate, the noise and the number of steps, is then the
@@ -95,7 +95,7 @@ def audit_turns(turns: Iterable[Example], canaries: Sequence[Canary], text_forma
 
 
 def first_units(turns: Sequence[Example], limit: int | None) -> list[Example]:
-    """The turns of the first ``limit`` units, in the order in which units appear; all for None."""
+    """Return the turns of the first ``limit`` units, in the order in which units appear; all for None."""
     if limit is None:
         return list(turns)
     kept = set(list(dict.fromkeys(turn.unit for turn in turns))[:limit])
@@ -113,7 +113,7 @@ def write_canaries(canaries: Sequence[Canary], path: Path) -> None:
 
 
 def read_canaries(path: Path) -> list[Canary]:
-    """What ``write_canaries`` wrote."""
+    """Read what ``write_canaries`` wrote."""
     return [
         Canary(Example(r["utterance"], r["parse"], r["unit"], r["label"]), r["included"], r["loss_before"])
         for _, r in read_json_lines(path)

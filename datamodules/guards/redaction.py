@@ -73,7 +73,7 @@ class Redaction:
 
     @classmethod
     def from_config(cls, value: Redaction | Mapping[str, Any] | None) -> Redaction | None:
-        """The redaction of a data module, from its argument or from a saved configuration.
+        """Build the redaction of a data module, from its argument or from a saved configuration.
 
         Raises:
             DataError: It has other fields.
@@ -86,7 +86,7 @@ class Redaction:
         return cls(**value)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, without what is at its default."""
+        """Return the fields as plain values, without defaults."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         plain = {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
         return {name: plain[name] for name in values if values[name] != getattr(type(self), name)}
@@ -113,7 +113,7 @@ class Redaction:
         _redactor(self)
 
     def apply(self, turns: Sequence[Example]) -> list[Example]:
-        """The turns, each redacted by itself and its tree with it.
+        """Redact the turns, each by itself and its tree with it.
 
         Raises:
             UserError: A file cannot be used, or no model of names is installed.

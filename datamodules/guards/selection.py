@@ -47,7 +47,7 @@ class Selection:
 
     @classmethod
     def from_config(cls, init_args: Mapping[str, Any]) -> Selection:
-        """The selection of a data module, from its arguments in a saved configuration."""
+        """Build the selection of a data module, from its arguments in a saved configuration."""
         values: dict[str, Any] = {field.name: init_args.get(field.name) for field in fields(cls)}
         return cls(**{**values, "redact": Redaction.from_config(values["redact"])})
 
@@ -59,7 +59,7 @@ class Selection:
         return ",".join(f"{name}={value!r}" for name, value in parts.items() if value is not None)
 
     def apply(self, turns: Sequence[Example], path: str, unit: str) -> list[Example]:
-        """The turns that are trained on.
+        """Select the turns that are trained on.
 
         Args:
             turns: All turns of a file.

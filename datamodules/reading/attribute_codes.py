@@ -58,7 +58,7 @@ class AttributeCodes:
         return [part[0].partition(": ")[0] for part in self.parts]
 
     def write(self, places: Sequence[int]) -> str:
-        """The code of a row.
+        """Return the code of a row.
 
         Args:
             places: Of its values, in the order of the schema.
@@ -66,11 +66,11 @@ class AttributeCodes:
         return BETWEEN.join(parts[place] for parts, place in zip(self.parts, places, strict=True))
 
     def of_row(self, row: Mapping[str, Any], where: str, text: str, tree: str | None, label: str | None) -> str:
-        """The code of a row; arguments as of :meth:`Schema.codes`."""
+        """Return the code of a row; arguments as of :meth:`Schema.codes`."""
         return self.write(self.schema.codes(row, where, text, tree, label))
 
     def read(self, code: str) -> list[int]:
-        """Places of the values of a code.
+        """Return the indices of the values of a code.
 
         Raises:
             DataError: It is none; it is not quoted.
@@ -84,7 +84,7 @@ class AttributeCodes:
         return [found[place] for place in range(len(self.parts))]
 
     def read_some(self, code: str) -> dict[int, int]:
-        """Places of the values that a code has, by the place of their attribute; it may lack attributes.
+        """Return the indices of the values of a code, by the index of their attribute; it may lack attributes.
 
         Raises:
             DataError: A part of it is no attribute with a public value; the message quotes it.
@@ -105,7 +105,7 @@ class AttributeCodes:
 
 
 def codes_of(columns: Columns | None) -> AttributeCodes | None:
-    """How the attributes of a file are written, where its columns name a schema; None where they do not.
+    """Return the codes of a file's attributes, where its columns name a schema; None where they do not.
 
     Raises:
         DataError: The schema cannot be read.
@@ -117,7 +117,7 @@ def codes_of(columns: Columns | None) -> AttributeCodes | None:
 
 
 def codes_in(columns: Columns, names: Collection[str]) -> AttributeCodes | None:
-    """How the attributes of a file with these columns are written.
+    """Return the codes of the attributes of a file with these columns.
 
     Args:
         columns: What columns are called.
@@ -162,7 +162,7 @@ def refuse_missing(codes: AttributeCodes, names: Collection[str], columns: Colum
 
 
 def check_schema(path: str) -> AttributeCodes:
-    """The attributes of a file of public values.
+    """Read the attributes of a file of public values.
 
     Raises:
         UserError: It is not there, or says something else.

@@ -49,7 +49,7 @@ class Attributes:
             )
 
     def read(self) -> tuple[Schema, Table]:
-        """The schema and the coded table.
+        """Return the schema and the coded table.
 
         Formal guarantees:
             A row is coded by itself and by public values, and belongs to the unit that it names. So adding or removing
@@ -96,7 +96,7 @@ class Attributes:
         return schema, Table.of_units(codes, units if self.unit in ("dialogue", "user") else None, schema.sizes)
 
     def known(self, values: Mapping[str, Sequence[str]]) -> Schema:
-        """The schema of a table that is not opened: of the file, or of values that were declared public before."""
+        """Return the schema of a table without opening it: the file's, or that of values declared public before."""
         if self.schema is not None:
             return self._public_values()
         own = Schema(tuple(Column.of_values(name, values[name]) for name in values))

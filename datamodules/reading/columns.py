@@ -72,7 +72,7 @@ class Columns:
 
     @classmethod
     def from_config(cls, init_args: Mapping[str, Any]) -> Self:
-        """The columns of a data module, from its arguments in a configuration.
+        """Read the columns of a data module from its arguments in a configuration.
 
         Raises:
             DataError: They are not these fields, or a value is no name.
@@ -91,7 +91,7 @@ class Columns:
         return cls(**config)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, without what has its usual name."""
+        """Return the fields as plain values, without usual names."""
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) is not None}
 
     @property
@@ -111,18 +111,18 @@ class Columns:
         return {name: [v] if isinstance(v, str) else list(v) for name, v in given.items()}
 
     def layout(self, names: Collection[str]) -> Layout:
-        """What the columns of rows with these names hold: to be asked once for a header, not for each row."""
+        """Resolve the columns of rows with these names: once for a header, not for each row."""
         text, parse, unit = (next(iter(self.of(what, names)), None) for what in ("text", "parse", "unit"))
         is_dialogue = "turns" in names and (text is None or text not in names)
         owners = ["dialogue_id"] if is_dialogue else self.owners(names)
         return Layout(text or "text", parse, tuple(self.of("label", names)), unit or "unit", tuple(owners), is_dialogue)
 
     def in_file(self, names: Collection[str]) -> Columns:
-        """The columns that a file with these names is read by."""
+        """Return the columns that a file with these names is read by."""
         return self
 
     def of(self, what: str, names: Collection[str]) -> list[str]:
-        """The columns that hold something, whether or not the file has them.
+        """Return the named columns, whether or not the file has them.
 
         Args:
             what: ``text``, ``label``, ``unit`` or ``parse``.
@@ -136,7 +136,7 @@ class Columns:
         return [next((name for name in usual if name in names), (usual or USUAL[what])[0])] if usual else []
 
     def owners(self, names: Collection[str]) -> list[str]:
-        """The columns of a file that say, or seem to say, whose a row is.
+        """Return the columns of a file that say, or seem to say, whose a row is.
 
         Args:
             names: Columns of the file.
@@ -154,13 +154,13 @@ class ReferenceColumns(Columns):
     """
 
     def in_file(self, names: Collection[str]) -> Columns:
-        """These columns as far as a file has them."""
+        """Return these columns as far as a file has them."""
         kept = {what for what, columns in self.named.items() if set(columns) <= set(names)}
         return Columns(**{what: value for what, value in self.as_dict().items() if what in kept | {"attributes"}})
 
 
 def reference_columns(columns: Columns | None) -> ReferenceColumns | None:
-    """The columns of a file that is compared with the private one; None for the usual names."""
+    """Return the columns of a file that is compared with the private one; None for the usual names."""
     return None if columns is None else ReferenceColumns(**columns.as_dict())
 
 
@@ -178,7 +178,7 @@ def check_unit(unit: str | None, columns: Columns) -> None:
 
 
 def control_code(labels: Mapping[str, str]) -> str:
-    """Several labels of a row as one text: ``Business Category: Restaurants | Review Stars: 5.0``.
+    """Join several labels of a row into one text: ``Business Category: Restaurants | Review Stars: 5.0``.
 
     This is the form of Yue et al. (2023), *Synthetic Text Generation with Differential Privacy*. A function of this row
     alone.
@@ -199,7 +199,7 @@ def _named_value(column: str, value: str) -> str:
 
 
 def labels_of(codes: Sequence[str]) -> dict[str, list[str]]:
-    """The labels that texts of :func:`control_code` were made of, by their names; the inverse of it.
+    """Split a text of :func:`control_code` into its labels, by their names.
 
     Args:
         codes: Of each row. Codes without names are one label, ``label``.
@@ -213,7 +213,7 @@ def labels_of(codes: Sequence[str]) -> dict[str, list[str]]:
 
 
 def listed(names: Collection[str], columns: Columns) -> str:
-    """The columns there are, for an error message.
+    """List the columns there are, for an error message.
 
     The first line of a table without a header is somebody's row, and its cells may be single words like any name. So
     nothing of it is quoted but what the configuration or Doppel itself calls a column.

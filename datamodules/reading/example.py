@@ -44,7 +44,7 @@ class Placed(NamedTuple):
 
 
 def unit_name(value: object) -> str:
-    """The name of a unit: NFC and without outer blanks, so that two spellings of a name are one person.
+    """Normalise the name of a unit: NFC and without outer blanks, so that two spellings are one person.
 
     Formal guarantees:
         Two names are one unit only where their letters are the same: nothing but blanks is taken away, and a name that

@@ -35,21 +35,11 @@ def read_examples(
 ) -> list[Example]:
     """Read all user turns of a file, in order.
 
-    Names of dialogues and users are normalised (:func:`~datamodules.reading.example.unit_name`). Two dialogues of one
-    id are
-    refused: they would be one unit, and adding one of them would change the other's. As utterances their turns are
-    units of their own, whatever their names.
-
-    Three inputs are known:
-
-    * rows of any form that :func:`~datamodules.reading.records.read_records` knows, with the columns ``utterance`` (or
-      ``text``), ``parse``, ``unit`` and ``label``, unless ``columns`` says otherwise; only
-      the text is always needed, and ``unit`` wherever the unit is a dialogue or a user;
-    * published dialogue lines (SMCalFlow 2.0, TreeDST), one dialogue a line, every user turn including those
-      marked ``skip``, without context: ``{"dialogue_id", "turns": [{"turn_index", "lispress",
-      "user_utterance": {"original_text"}, "tags": {"domain"}}]}``;
-    * ``embedded:NAME?num=4000&seed=1&skew=1.0``: turns of the embedded grammar (the name is free: say
-      ``train``).
+    Known are rows of :func:`~datamodules.reading.records.read_records` with the columns ``utterance`` (or ``text``),
+    ``parse``, ``unit`` and ``label``, or as ``columns`` says; published dialogue lines (SMCalFlow 2.0, TreeDST), every
+    user turn, also one marked ``skip``, without context; and ``embedded:NAME?num=4000&seed=1&skew=1.0``, the embedded
+    grammar. Names of units are normalised (:func:`~datamodules.reading.example.unit_name`). Two dialogues of one id are
+    refused where dialogues are units: adding one of them would change the other's.
 
     Formal guarantees:
         Every turn is a function of its own row, and a row without text is no turn whatever the others hold. So adding
@@ -84,7 +74,7 @@ def read_examples(
 def place_examples(
     path: str, unit: Unit | None, with_trees: bool = True, needs: Sequence[Field] = (), columns: Columns | None = None
 ) -> Iterator[Placed]:
-    """The turns of a file with their places, and the places of rows without text; as :func:`read_examples` reads them.
+    """Yield the turns of a file with their places, and places of rows without text; see :func:`read_examples`.
 
     Whoever has read them all has paid for :func:`utterances_of` the same path, which then opens nothing.
     """
@@ -101,7 +91,7 @@ def place_examples(
 
 
 def utterances_of(path: str, columns: Columns | None = None) -> Utterances:
-    """The distinct utterances of a file, which is opened only if this process has not read it as it is now.
+    """Read the distinct utterances of a file, unless this process has read it as it is now.
 
     Raises:
         DataError: As for :func:`read_examples`.

@@ -57,7 +57,7 @@ def read_files(path: str) -> Iterator[tuple[str, bytes]]:
 
 
 def file_digest(file: Path) -> bytes:
-    """SHA-256 of a file, which is opened only if this process has not read it as it is now; never to be shown.
+    """Return the SHA-256 of a file, read once by a process as it is now; never to be shown.
 
     Raises:
         DataError: The file is missing or may not be read.
@@ -71,7 +71,7 @@ def file_digest(file: Path) -> bytes:
 
 
 def content_digest(path: str, selection: Keyed | None = None, columns: Columns | None = None) -> str:
-    """SHA-256 of a path's bytes, or of the turns that an ``embedded:`` path stands for; never to be shown.
+    """Return the SHA-256 of a path's bytes, or of the turns of an ``embedded:`` path; never to be shown.
 
     The same rows written in another form are another data set: what they cost is added up, never shared. Whatever
     folder the files lie in, the digest is the same; :func:`~doppel.privacy.fingerprint.keyed_fingerprint` makes of it
@@ -101,7 +101,7 @@ def content_digest(path: str, selection: Keyed | None = None, columns: Columns |
 
 
 def state_of(path: str) -> Hashable:
-    """What tells a path, under whatever name, and this state of its files from others; the path itself on the hub.
+    """Return a key of a path, under whatever name, in this state of its files; the path itself on the hub.
 
     Raises:
         DataError: The file is missing or may not be read.
@@ -126,12 +126,12 @@ def expand_path(path: str) -> str:
 
 
 def is_embedded(path: str) -> bool:
-    """Whether a path names the embedded grammar rather than a file."""
+    """Return whether a path names the embedded grammar rather than a file."""
     return path.startswith("embedded:")
 
 
 def embedded_examples(path: str, unit: Unit) -> list[Example]:
-    """The turns of the embedded grammar that a path asks for, such as ``embedded:train?num=4000&seed=1&skew=1.0``.
+    """Return the turns of the embedded grammar for a path such as ``embedded:train?num=4000&seed=1&skew=1.0``.
 
     Raises:
         DataError: An argument is unknown or out of range, or the unit is a user, of whom the grammar has none.
@@ -158,7 +158,7 @@ def embedded_examples(path: str, unit: Unit) -> list[Example]:
 
 
 def data_files(path: str) -> list[Path]:
-    """The files of a path that hold rows, in order; the file itself, if it is one.
+    """Return the files of a path that hold rows, in order; the file itself, if it is one.
 
     Raises:
         DataError: It is a folder, but no data set, or several.

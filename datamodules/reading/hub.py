@@ -15,7 +15,7 @@ _ARGUMENTS = ("split", "config", "revision")
 
 
 def is_on_hub(path: str) -> bool:
-    """Whether a path names a data set of the hub rather than a file."""
+    """Return whether a path names a data set of the hub rather than a file."""
     return path.startswith("hf:")
 
 

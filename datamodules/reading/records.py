@@ -32,20 +32,12 @@ class _BadRowError(DataError):
 def read_records(path: str, on_bad_row: Callable[[str], None] | None = None) -> Iterator[Record]:
     """Read a file row by row, in order.
 
-    ==============================  ====================================================================================
-    ``.jsonl``, ``.ndjson``         one JSON object a line; also any name without a known ending
-    ``.json``                       a JSON list of objects or of texts; or JSON lines
-    ``.csv``, ``.tsv``              first line: the columns. Commas or tabs, as the name says, or what else the first
-                                    line has of commas, semicolons and tabs. An empty cell is null
-    ``.txt``                        one text a line, as the column ``text``; blank lines are passed over
-    ``.parquet``                    rows by column
-    a folder                        a data set of Hugging Face's ``save_to_disk``, or Parquet files of one name
-    ``hf:NAME?split=train``         Parquet files of the Hugging Face hub, read into memory alone
-                                    (:mod:`datamodules.reading.hub`)
-    ==============================  ====================================================================================
-
-    Text is read by :func:`doppel.files.read_lines`; files may be compressed as ``.gz``, or as ``.zip`` of one file.
-    Each file is opened once, and nothing is written anywhere.
+    ``.jsonl``, ``.ndjson`` and unknown endings: one JSON object a line; ``.json``: a list of objects or texts, or JSON
+    lines; ``.csv``, ``.tsv``: columns in the first line, separated as it shows, with empty cells as None; ``.txt``: one
+    text a line as the column ``text``, without blank lines; ``.parquet``: by column; a folder: a data set of Hugging
+    Face's ``save_to_disk`` or Parquet files; ``hf:NAME?split=train``: Parquet files of the hub, read into memory
+    (:mod:`datamodules.reading.hub`). Text files may be ``.gz``, or ``.zip`` of one file
+    (:func:`doppel.files.read_lines`). Each file is opened once, and nothing is written anywhere.
 
     Args:
         path: The file.
@@ -67,13 +59,13 @@ def read_records(path: str, on_bad_row: Callable[[str], None] | None = None) -> 
 
 
 def kind(path: str) -> str:
-    """The end of a file's name that tells its form, without that of its compression: ``.csv`` of ``a.csv.gz``."""
+    """Return the ending of a file that tells its form, without that of a compression: ``.csv`` of ``a.csv.gz``."""
     name = Path(path)
     return (Path(name.stem) if name.suffix in (".gz", ".zip") else name).suffix.lower()
 
 
 def head_of(where: str) -> str:
-    """The line that names the columns of a row: the first one of a table of text, else its own."""
+    """Return the line that names the columns of a row: the first one of a table of text, else its own."""
     path, _, line = where.rpartition(":")
     return f"{path}:1" if line.isdigit() and kind(path) in (".csv", ".tsv") else where
 

@@ -53,14 +53,14 @@ class Utterances:
 
 
 def plain(text: str) -> bytes:
-    """Letters and digits of a text in one case, as UTF-8; compatible forms of a character are one (NFKC)."""
+    """Normalise a text to letters and digits in one case, as UTF-8, with compatible forms merged (NFKC)."""
     if text.isascii():
         return text.encode("ascii").translate(_LOWER, _NOT_ALNUM)
     return _OTHERS.sub("", unicodedata.normalize("NFKC", text).casefold()).encode()
 
 
 def noted(placed: Iterable[Placed], key: Hashable) -> Iterator[Placed]:
-    """The turns of a file, as they are read; once all are, their utterances are known under a key.
+    """Yield the turns of a file, as they are read; once all are, their utterances are known under a key.
 
     It costs some three microseconds a turn, beside the 28 or so of reading one.
     """
@@ -74,5 +74,5 @@ def noted(placed: Iterable[Placed], key: Hashable) -> Iterator[Placed]:
 
 
 def remembered(key: Hashable) -> Utterances | None:
-    """The utterances of a file that this process has read under a key; None if it has not."""
+    """Return the utterances of a file that this process has read under a key; None if it has not."""
     return _known.get(key)

@@ -31,12 +31,13 @@ from doppel.privacy.spec import plan as make_plan
 MEASURED = Path(__file__).with_name("measured.csv")
 
 
-def _one_stage() -> list[dict[str, str]]:
+def measured_runs() -> list[dict[str, str]]:
+    """Return the rows of :data:`MEASURED`."""
     with MEASURED.open(encoding="utf-8", newline="") as file:
-        return [row for row in csv.DictReader(file) if row["system"] == "one_stage"]
+        return list(csv.DictReader(file))
 
 
-_RUNS = _one_stage()
+_RUNS = [row for row in measured_runs() if row["system"] == "one_stage"]
 #: The least and the most noise of a measured run.
 _LEAST, HOPELESS = (bound(float(row["noise_over_training"]) for row in _RUNS) for bound in (min, max))
 _LESS = "More units, a larger epsilon or batch, or fewer trained parameters (lora)"

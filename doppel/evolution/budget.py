@@ -12,6 +12,7 @@ from doppel.privacy.gdp import mu_of
 from doppel.privacy.histogram import NoisyHistogram
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import DPPlan, PrivacyArguments
+from doppel.words import NoisyWords
 
 #: What the ledger calls a round of votes.
 STAGE = "votes"
@@ -33,8 +34,8 @@ def plan_votes(
         that accountant calibrates.
 
     Args:
-        privacy: ε, δ and accountant; with ``histogram_noise_multiplier`` or ``histogram_share``, one more release in
-            the budget.
+        privacy: ε, δ and accountant; with ``histogram_noise_multiplier``, ``histogram_share`` or
+            ``words_noise_multiplier``, further releases in the budget.
         num_units: N.
         rounds: T.
         unit: What is protected.
@@ -47,8 +48,12 @@ def plan_votes(
         CalibrationError: No noise keeps the ε.
     """
     draft = privacy.plan_releases(num_units, unit, 1.0, rounds)
-    draft = replace(draft, histogram_noise_multiplier=privacy.histogram_noise(num_units))
-    beside = [*beside, *draft.histogram]
+    draft = replace(
+        draft,
+        histogram_noise_multiplier=privacy.histogram_noise(num_units),
+        words_noise_multiplier=privacy.words_noise(num_units),
+    )
+    beside = [*beside, *draft.releases]
     left = mu_of(draft.budget.target_epsilon, draft.budget.delta) ** 2
     left -= sum(mechanism.steps / mechanism.noise_multiplier**2 for mechanism in beside)
     if draft.budget.accountant == "pld" and left > 0 and all(mechanism.sample_rate == 1.0 for mechanism in beside):
@@ -87,6 +92,8 @@ def plan_beside(
     spent = ledger.spent(privacy.scope)
     if any(record.kind == NoisyHistogram.kind for record in spent):
         privacy = replace(privacy, histogram_noise_multiplier=None, histogram_share=None)
+    if any(record.kind == NoisyWords.kind for record in spent):
+        privacy = replace(privacy, words_noise_multiplier=None)
     return plan_votes(privacy, num_units, rounds, unit, [*planned, *(record.mechanism() for record in spent)])
 
 

@@ -55,16 +55,13 @@ def is_type_label(label: str) -> bool:
 def to_graph(expression: Expression) -> Graph:
     """Convert a tree to its program graph (SMCalFlow's ``Program``, as in Zhou et al.'s semantic parser).
 
-    - A call becomes a node labelled with its function; ``:arg0``, ``:arg1`` … lead to positional arguments, ``:name``
-      to keyword arguments, ``:type-arg0`` … to type arguments. Literals and bare symbols become leaves.
-    - A type ``(List Event)`` becomes a node ``List`` with ``:type-arg0`` to ``Event``. A type ascription ``^T
-      e`` becomes an edge ``:type`` from ``e`` (the first one, where a shared value has several).
-    - ``let`` makes no node: every use of the variable leads to the node of its value (re-entrancy). ``do``
-      makes no node either: its statements become roots, and its value is the last statement.
-    - ``lambda`` becomes a node with its parameters and then its body as positional arguments; a parameter is
-      a node labelled `PARAMETER`, shared by its uses.
-    - ``#(Number 23)``, ``#(String "a")`` and ``#(Boolean true)`` equal the bare literals; any other ``#(T
-      v)`` is a node ``T`` with argument ``v``.
+    A call is a node labelled with its function; ``:arg0``, … lead to positional arguments, ``:name`` to keyword
+    arguments, ``:type-arg0``, … to type arguments; literals and bare symbols are leaves. A type ``(List Event)`` is a
+    node ``List`` with ``:type-arg0`` to ``Event``; ``^T e`` is an edge ``:type`` from ``e`` (the first one, where a
+    shared value has several). ``let`` makes no node: every use leads to the node of the value. ``do`` makes none
+    either: its statements are roots, its value the last one. ``lambda`` has parameters (nodes `PARAMETER`, shared by
+    their uses), then its body, as arguments. ``#(Number 23)``, ``#(String "a")`` and ``#(Boolean true)`` equal bare
+    literals; any other ``#(T v)`` is a node ``T`` with argument ``v``.
 
     Args:
         expression: A well-formed expression, however deep.

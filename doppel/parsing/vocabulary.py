@@ -95,7 +95,7 @@ class ActionVocabulary:
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> ActionVocabulary:
-        """Rebuild from `to_dict`."""
+        """Return rebuild from `to_dict`."""
         return cls(**{name: tuple(labels) for name, labels in fields.items()})
 
     def extended(self, other: ActionVocabulary) -> ActionVocabulary:

@@ -15,8 +15,7 @@ KEY = "DifferentialPrivacy"
 
 
 def privacy_state(checkpoint: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The state of a private training: ``spec``, ``scope``, ``mechanism_id`` and ``num_steps``. None for a training
-    without privacy."""
+    """Read the state of a private training: ``spec``, ``scope``, ``mechanism_id`` and ``num_steps``; else None."""
     state: Mapping[str, Any] | None = (checkpoint.get("callbacks") or {}).get(KEY)
     return state if state and state.get("spec") else None
 

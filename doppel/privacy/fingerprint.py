@@ -26,8 +26,11 @@ def keyed_fingerprint(digest: str) -> str:
 
 
 def key_path() -> Path:
-    """Where the key is: ``$DOPPEL_KEY``, else ``~/.config/doppel/key``, outside of all run folders and whatever the
-    ledger, so that a run goes on under the key that it began under. It is made when it is first needed."""
+    """Return the path of the key: ``$DOPPEL_KEY``, else ``~/.config/doppel/key``.
+
+    It lies outside of all run folders and whatever the ledger, so that a run goes on under the key that it began under.
+    It is made when it is first needed.
+    """
     return Path(os.environ.get("DOPPEL_KEY") or "~/.config/doppel/key").expanduser()
 
 

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 GRID = 2**24
 #: With which :func:`largest_noise` holds, and intervals of shares.
 CONFIDENCE = 0.95
+#: Standard deviations to either side of an interval, for each row by itself.
+Z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
 
 
 @dataclass(frozen=True)
@@ -101,8 +103,11 @@ def add_noise(sums: Mapping[str, float], noise_multiplier: float, seed: int | No
 
 
 def discrete_gaussian(stream: KeyedStream, scale: int) -> int:
-    """A whole number k with probability proportional to exp(-k^2 / 2 scale^2), scale >= 1: a discrete Laplace number
-    that is kept with the probability that makes it Gaussian (Canonne et al., 2020, algorithm 3)."""
+    """Draw a whole number k with probability proportional to exp(-k^2 / 2 scale^2), scale >= 1.
+
+    It is a discrete Laplace number, kept with the probability that makes it Gaussian (Canonne et al., 2020, algorithm
+    3).
+    """
     while True:
         k = _discrete_laplace(stream, scale + 1)
         # exp(-(|k| - scale^2 / t)^2 / (2 scale^2)) for t = scale + 1
@@ -125,7 +130,7 @@ def _discrete_laplace(stream: KeyedStream, scale: int) -> int:
 
 
 def bernoulli_exp(stream: KeyedStream, numerator: int, denominator: int) -> bool:
-    """Toss a coin of probability exp(-numerator / denominator), exactly (algorithm 1)."""
+    """Return toss a coin of probability exp(-numerator / denominator), exactly (algorithm 1)."""
     while numerator > denominator:
         if not bernoulli_exp(stream, 1, 1):
             return False

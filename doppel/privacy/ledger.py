@@ -226,9 +226,9 @@ class Ledger:
         """
         self._file.refresh()
         record = self._file.mechanism(mechanism_id)
-        made = {other.key for other in self._file.of_scope(record.scope) if other.done_steps}
-        waiting = [m for m in later if (m.sample_rate, m.noise_multiplier) not in made]
-        spent = [*self._file.spent(record.scope), *waiting]
+        made = Counter(other.key for other in self._file.of_scope(record.scope) if other.done_steps)
+        waiting = Counter((m.sample_rate, m.noise_multiplier) for m in later) - made  # of equal ones, so many
+        spent = [*self._file.spent(record.scope), *(Mechanism(*key, count) for key, count in waiting.items())]
         return self._file.promise(record.scope).remaining_steps(spent, *record.key, limit=record.planned_steps)
 
     def caveat(self, scope: str, text: str, voids: bool) -> None:

@@ -25,18 +25,18 @@ class GaussianNoise:
         If one unit moves the sum by at most C in ℓ₂ norm, the sum plus independent N(0, (σC)²) on every coordinate,
         those without a gradient too, is the Gaussian mechanism with noise multiplier σ. The noise is a pure function of
         (secret, step, place in the parameter list): ranks that share the secret add the same noise to the same sum.
-        Each step has a stream of its own, of which the parameters take successive words, each once, whatever their
-        device. A step number must not be used twice with other data: build a new object for each run or stage. The
-        secret comes from the operating system and is in no file.
+        Each step has its own stream, of which the parameters take successive words, each once, whatever their device. A
+        step number must not be used twice with other data: build a new object for each run or stage. The secret comes
+        from the operating system and is in no file.
 
-    *Floating point.* A Gaussian that is drawn and added in float32 has holes: which numbers can come out depends on the
-    sum, most near zero (Mironov, 2012). So the noise is drawn and added in float64, and the result is rounded to
-    multiples of 2⁻³⁰σC (the next power of two), and only then to the gradient's dtype. Millions of the numbers that
-    sum and noise can have lie between neighbours of this grid, so each is reached from every sum.
+        *Floating point.* A Gaussian drawn and added in float32 has holes: which numbers can come out depends on the sum
+        (Mironov, 2012). So noise is drawn and added in float64, rounded to multiples of 2⁻³⁰σC (the next power of two),
+        and only then to the gradient's dtype: millions of possible sums lie between neighbours of this grid, so each is
+        reached from every sum.
 
-    *Generator.* Pairs of 64-bit words of a ChaCha20 stream (:class:`.secret.Secret`) become Gaussians by Box and
-    Muller, (√(-2 ln u) cos φ, √(-2 ln u) sin φ), with u of 63 bits: nothing beyond 9.3 σ, of probability 10⁻²⁰, is
-    drawn. OpenSSL computes the words on the CPU, plain tensor operations the same ones on a GPU.
+        *Generator.* Pairs of 64-bit words of a ChaCha20 stream (:class:`.secret.Secret`) become Gaussians by Box and
+        Muller, (√(-2 ln u) cos φ, √(-2 ln u) sin φ), with u of 63 bits: nothing beyond 9.3 σ, of probability 10⁻²⁰, is
+        drawn. OpenSSL computes the words on the CPU, plain tensor operations the same ones on a GPU.
 
     Args:
         noise_multiplier: σ ≥ 0, the noise's standard deviation in units of ``max_grad_norm``; 0 adds nothing.

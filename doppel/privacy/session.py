@@ -144,7 +144,7 @@ class PrivateSession:
                 self.num_spent,
                 self.mechanism_id,
             )
-        return self.ledger.remaining(self.mechanism_id, later=self.plan.histogram)
+        return self.ledger.remaining(self.mechanism_id, later=self.plan.releases)
 
     @property
     def num_spent(self) -> int:

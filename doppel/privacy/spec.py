@@ -29,6 +29,8 @@ FEW_UNITS, LARGE_DELTA = 1000, 1e-4
 MAX_GRAD_NORM = 16.0
 #: Share of the units that a step draws, on average, unless a batch size is given.
 USUAL_RATE = Fraction(1, 20)
+#: Part of μ² that counts of words take of a budget, at most.
+WORDS_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,9 @@ class PrivacyArguments:
             Null: no histogram.
         histogram_share: Instead of that noise, the share of the budget for such a release, as a part of μ², where μ is
             that of one Gaussian release that costs all of the target ε. So the noise follows from ε and δ.
+        words_noise_multiplier: Noise multiplier of the counts of words that ``python cli.py step words`` will release
+            from this budget; more of it where they would take more than a tenth of the budget, as a part of μ². Null:
+            no counts.
     """
 
     target_epsilon: float = math.nan
@@ -74,6 +79,7 @@ class PrivacyArguments:
     seed: int | None = None
     histogram_noise_multiplier: float | None = None
     histogram_share: float | None = None
+    words_noise_multiplier: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse to guess ε, a loss scale that is none, and a share of the budget that leaves nothing."""
@@ -102,9 +108,12 @@ class PrivacyArguments:
         """
         if self.histogram_share is None:
             return self.histogram_noise_multiplier
-        from doppel.privacy.gdp import mu_of
+        return self._noise_of(self.histogram_share, num_units)
 
-        return 1.0 / (math.sqrt(self.histogram_share) * mu_of(self.target_epsilon, self._delta(num_units)))
+    def words_noise(self, num_units: int) -> float | None:
+        """Noise over sensitivity of the counts of words, of public numbers alone; None where there are none."""
+        given = self.words_noise_multiplier
+        return None if given is None else max(given, self._noise_of(WORDS_SHARE, num_units))
 
     def plan(
         self,
@@ -114,7 +123,7 @@ class PrivacyArguments:
         unit: str,
         max_rows_per_unit: int | None = None,
     ) -> DPPlan:
-        """Calibrate one noise multiplier for all stages on the same data, beside the histogram; spends nothing.
+        """Calibrate one noise multiplier for all stages on the same data, beside other releases; spends nothing.
 
         Args:
             num_units: Number N of units in the private data.
@@ -142,6 +151,7 @@ class PrivacyArguments:
             stage_steps=tuple(num_steps(value, num_units, batch_size) for value in epochs),
             max_rows_per_unit=max_rows_per_unit,
             histogram_noise_multiplier=self.histogram_noise(num_units),
+            words_noise_multiplier=self.words_noise(num_units),
         )
         if (note := note_on_delta(budget.delta, num_units, unit)) is not None:
             warnings.warn(note, stacklevel=2)
@@ -170,6 +180,12 @@ class PrivacyArguments:
             noise_multiplier=noise_multiplier,
             stage_steps=(steps,),
         )
+
+    def _noise_of(self, share: float, num_units: int) -> float:
+        """Noise of a Gaussian release that takes a share of μ²."""
+        from doppel.privacy.gdp import mu_of
+
+        return 1.0 / (math.sqrt(share) * mu_of(self.target_epsilon, self._delta(num_units)))
 
     def _delta(self, num_units: int) -> float:
         return default_delta(num_units) if self.delta is None else self.delta
@@ -233,7 +249,7 @@ class DPPlan:
         ledger composed it.
 
     Attributes:
-        budget: What all stages, and the histogram beside them, may cost together.
+        budget: What all stages, and the releases beside them, may cost together.
         num_units: Number N of units in the private data.
         expected_batch_size: Expected number B of units in a step; public, and what sums are divided by.
         max_grad_norm: Clipping norm C of one unit's gradient.
@@ -241,6 +257,7 @@ class DPPlan:
         stage_steps: Planned steps of each stage; all stages share sigma, C, q and the budget.
         max_rows_per_unit: Rows of a sampled unit that a step uses, at most; None where it has none to choose from.
         histogram_noise_multiplier: sigma of one noised histogram (sensitivity 1) that the budget also pays.
+        words_noise_multiplier: sigma of the counts of words (sensitivity 1), likewise.
     """
 
     budget: PrivacyBudget
@@ -251,12 +268,13 @@ class DPPlan:
     stage_steps: tuple[int, ...]
     max_rows_per_unit: int | None = None
     histogram_noise_multiplier: float | None = None
+    words_noise_multiplier: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be a guarantee."""
         object.__setattr__(self, "stage_steps", tuple(self.stage_steps))
         poisson_rate(self.num_units, self.expected_batch_size)
-        for name in ("max_grad_norm", "noise_multiplier", "histogram_noise_multiplier"):
+        for name in ("max_grad_norm", "noise_multiplier", "histogram_noise_multiplier", "words_noise_multiplier"):
             value = getattr(self, name)
             if value is not None and not 0.0 < value < math.inf:
                 raise CalibrationError(f"{name} is {value}: give a finite number above 0.")
@@ -276,15 +294,15 @@ class DPPlan:
         return sum(self.stage_steps)
 
     @property
-    def histogram(self) -> tuple[Mechanism, ...]:
-        """The plain Gaussian release of one histogram in which a unit weighs at most 1, if there is one."""
-        sigma = self.histogram_noise_multiplier
-        return () if sigma is None else (Mechanism(1.0, sigma, 1),)
+    def releases(self) -> tuple[Mechanism, ...]:
+        """The plain Gaussian releases beside the stages: a histogram and counts of words, if there are any."""
+        noises = (self.histogram_noise_multiplier, self.words_noise_multiplier)
+        return tuple(Mechanism(1.0, sigma, 1) for sigma in noises if sigma is not None)
 
     def mechanisms(self) -> tuple[Mechanism, ...]:
-        """Return one mechanism per stage, as planned, and the histogram if there is one."""
+        """Return one mechanism per stage, as planned, and what is released beside them."""
         stages = [Mechanism(self.sample_rate, self.noise_multiplier, steps) for steps in self.stage_steps]
-        return (*stages, *self.histogram)
+        return (*stages, *self.releases)
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields, JSON-ready, the budget's first; B is called `batch_size`, as always on disk."""

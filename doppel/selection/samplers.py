@@ -18,17 +18,12 @@ def uat(
 ) -> Rows:
     """Draw by uniform abstract template sampling (Oren et al., 2021, section 3.2, Equation 1), without replacement.
 
-    Row x of template T is drawn with probability q_α(x) = p(T)^α / Σ p(T')^α · 1 / c(T): first a template, then one of
-    its rows; p(T) = c(T) / rows is its share of the pool. Two readings of "without replacement":
-
-    * renormalised, as the paper: the sum runs over templates that still have rows, and a template keeps its chance
-      until it has none. α = 0 draws uniformly among such templates, α = 1 is not exactly uniform once some are used up;
-    * ``fixed_weights``, as the published code: every row has the weight p(T)^(α - 1), and the next row is drawn by the
-      weights of those left, so a template loses chance as it is used. α = 1 is uniform sampling.
-
-    Both are one race. Exponential waiting times with rate p(T)^α between the rows of a template, put in random order,
-    make its rows arrive as a Poisson process; the first arrivals of all templates are the renormalised draws. A waiting
-    time for each row by its own weight gives the other (Efraimidis and Spirakis, 2006).
+    Row x of template T has probability q_α(x) = p(T)^α / Σ p(T')^α · 1 / c(T), where p(T) = c(T) / rows. Renormalised,
+    as in the paper, the sum runs over templates that still have rows: α = 0 is uniform among these, α = 1 not exactly
+    uniform once some are used up. With ``fixed_weights``, as in the published code, every row keeps the weight p(T)^(α
+    - 1): α = 1 is uniform sampling. Both are one race: exponential waiting times with rate p(T)^α between the rows of a
+    template make a Poisson process, whose first arrivals are the renormalised draws; one waiting time for each row, by
+    its weight, gives the other (Efraimidis and Spirakis, 2006).
 
     Args:
         template_of_row: Which template each row of the pool has, as a number from 0, [rows].

@@ -108,7 +108,7 @@ def _check_weights(model: PreTrainedModel, found: dict[str, Any]) -> None:
 
 
 def check_ids(tokenizer: Any, model: PreTrainedModel, name: str) -> None:
-    """Each token of the tokenizer has a row in the model.
+    """Check that each token of the tokenizer has a row in the model.
 
     Raises:
         BaseModelError: One has none: a text that holds it would end the training.
@@ -122,7 +122,7 @@ def check_ids(tokenizer: Any, model: PreTrainedModel, name: str) -> None:
 
 
 def longest_example(model: PreTrainedModel, wanted: int | None) -> int:
-    """Longest example in tokens that a model takes, at most ``wanted``.
+    """Return the longest example in tokens that a model takes, at most ``wanted``.
 
     Raises:
         BaseModelError: Neither the model nor ``wanted`` bounds it.
@@ -135,7 +135,7 @@ def longest_example(model: PreTrainedModel, wanted: int | None) -> int:
 
 
 def checked_divisor(divisor: float | None) -> float | None:
-    """What the sum of a row's token losses is divided by; None for the row's own number of tokens.
+    """Return what the sum of a row's token losses is divided by; None for the row's own number of tokens.
 
     Raises:
         UserError: It is not above 0.
@@ -171,7 +171,7 @@ def checkpoint_activations(model: PreTrainedModel, longest: int) -> None:
 
 
 def attention_for(device: torch.device, longest: int) -> AbstractContextManager[None]:
-    """How a training computes attention.
+    """Return the context in which a training computes attention.
 
     On a CPU in half precision torch's fused kernel takes longer than plain products where rows are short, and cuts them
     by the longest one beside. So short texts have plain products, whose rounding is a row's own. Elsewhere the choice
@@ -190,7 +190,7 @@ def attention_for(device: torch.device, longest: int) -> AbstractContextManager[
 
 
 def head_loss(model: PreTrainedModel, divisor: float | None = None) -> HeadLoss | None:
-    """The loss on top of ``model.base_model``, if the logits are exactly ``head(base_model(ids).last_hidden_state)``.
+    """Return the loss on top of ``model.base_model``, if the logits are ``head(base_model(ids).last_hidden_state)``.
 
     Some architectures do more with their logits (soft caps, scales), so the equality is checked by one short forward
     pass. None where it does not hold: the loss then has to go through the whole model.

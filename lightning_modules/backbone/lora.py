@@ -91,7 +91,7 @@ def check_same_adapters(trained_with: dict[str, Any] | None, arguments: LoraArgu
 
 @torch.no_grad()
 def merged_weights(model: nn.Module) -> dict[str, Tensor]:
-    """The state dict that the model would have without adapters, each one added to the layer it adapts.
+    """Return the state dict that the model would have without adapters, each one added to the layer it adapts.
 
     A model without adapters gives its own state dict.
     """

@@ -18,7 +18,7 @@ _ROWS = 2
 def bytes_of_a_step(
     model: nn.Module, losses: Callable[[int], Tensor], row_length: int, max_tokens: int, is_half: bool
 ) -> int:
-    """What steps take on top of the weights: gradients, Adam's state, copies of weights, and a micro-batch.
+    """Estimate the memory of steps on top of the weights: gradients, Adam's state, copies of weights, a micro-batch.
 
     What autograd keeps of one made-up row and of three is counted, and the difference, which has no weights in it, is
     multiplied. What grows with the square of the length is counted at that of these rows.
@@ -55,7 +55,7 @@ def _bytes_kept(losses: Callable[[int], Tensor], num_rows: int) -> int:
 
 
 def free_bytes(device: torch.device) -> int | None:
-    """Memory that is free on a device now; None where that is not known."""
+    """Return the free memory of a device now; None where that is not known."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     if device.type != "cpu":
@@ -68,7 +68,7 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 def shortage(needed: int, device: torch.device, max_tokens: int) -> str | None:
-    """Words to say where a training may not find its memory; None where it may."""
+    """Warn that a training may not find its memory; None where it may."""
     free = free_bytes(device)
     if free is None or needed <= free:
         return None

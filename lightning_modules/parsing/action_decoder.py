@@ -111,17 +111,17 @@ class ActionDecoder(nn.Module):
         self.copy_layer = max(arguments.num_layers - 2, 0)
 
     def forward(self, x_BTD: Tensor, memory_BSD: Tensor, memory_mask_BS: Tensor) -> DecoderOutput:
-        """All positions at once, each seeing itself and earlier ones."""
+        """Decode all positions at once, each seeing itself and earlier ones."""
         return self._run(x_BTD, memory_BSD, memory_mask_BS)
 
     def start(self, memory_BSD: Tensor, memory_mask_BS: Tensor) -> DecoderState:
-        """State before the first position."""
+        """Return the state before the first position."""
         memory = [layer.source.keys_values(memory_BSD) for layer in self._layers()]
         past = [(keys[:, :, :0], values[:, :, :0]) for keys, values in memory]
         return DecoderState(past, memory, memory_mask_BS)
 
     def step(self, x_BD: Tensor, state: DecoderState) -> DecoderOutput:
-        """One position; equals the last position of :meth:`forward` over all positions so far."""
+        """Decode one position; equals the last position of :meth:`forward` over all positions so far."""
         output = self._run(x_BD.unsqueeze(1), state, state.memory_mask)
         state.length += 1
         return output

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 def sinusoids(num_positions: int, size: int, device: torch.device, first: int = 0) -> Tensor:
-    """Position vectors [num_positions, size] from position ``first`` on (Vaswani et al., 2017, section 3.5)."""
+    """Return position vectors [num_positions, size] from position ``first`` on (Vaswani et al., 2017, section 3.5)."""
     positions = torch.arange(first, first + num_positions, device=device, dtype=torch.float32)
     rates = torch.exp(torch.arange(0, size, 2, device=device, dtype=torch.float32) * (-math.log(10_000.0) / size))
     angles = positions.unsqueeze(1) * rates
@@ -54,18 +54,18 @@ class Attention(nn.Module):
         self.output = nn.Linear(size, size)
 
     def queries(self, x_BTD: Tensor) -> Tensor:
-        """Queries [B, H, T, D_h]."""
+        """Return queries [B, H, T, D_h]."""
         return self._heads(self.query(x_BTD))
 
     def keys_values(self, x_BTD: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values [B, H, T, D_h]."""
+        """Return keys and values [B, H, T, D_h]."""
         keys, values = self.key_value(x_BTD).chunk(2, dim=2)
         return self._heads(keys), self._heads(values)
 
     def forward(
         self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, is_causal: bool = False
     ) -> Tensor:
-        """Mixed values [B, T, D]; ``mask`` is true where a query may look."""
+        """Return mixed values [B, T, D]; ``mask`` is true where a query may look."""
         mixed = F.scaled_dot_product_attention(queries, keys, values, mask, is_causal=is_causal)
         result: Tensor = self.output(mixed.transpose(1, 2).flatten(2))
         return result
@@ -75,7 +75,7 @@ class Attention(nn.Module):
 
 
 def feed_forward(size: int, inner_size: int, dropout: float) -> nn.Sequential:
-    """Two maps with a GELU between them."""
+    """Apply two linear maps with a GELU between them."""
     return nn.Sequential(nn.Linear(size, inner_size), nn.GELU(), RowDropout(dropout), nn.Linear(inner_size, size))
 
 
@@ -97,7 +97,7 @@ class EncoderLayer(nn.Module):
         self.dropout = RowDropout(dropout)
 
     def forward(self, x_BSD: Tensor, mask_BS: Tensor) -> Tensor:
-        """Vectors of the same shape; ``mask_BS`` is true where there is a piece."""
+        """Return vectors of the same shape; ``mask_BS`` is true where there is a piece."""
         normed = self.norms[0](x_BSD)
         queries, (keys, values) = self.attention.queries(normed), self.attention.keys_values(normed)
         x_BSD = x_BSD + self.dropout(self.attention(queries, keys, values, mask_BS[:, None, None, :]))

@@ -17,7 +17,7 @@ from lightning_modules.parsing.source_encoder import EncoderArguments, SourceBat
 
 
 def make_encoder(arguments: EncoderArguments, load_weights: bool) -> SourceEncoder:
-    """The encoder that the arguments name.
+    """Build the encoder that the arguments name.
 
     Args:
         arguments: Which one.
@@ -58,11 +58,11 @@ class SmallEncoder(SourceEncoder):
         self.size = start.shape[1]
 
     def special_ids(self) -> tuple[list[int], list[int]]:
-        """The tokenizer's first token, alone at the start."""
+        """Return the tokenizer's first token, alone at the start."""
         return [self.tokenizer.bos_token_id or 0], []
 
     def features(self, batch: SourceBatch) -> Tensor:
-        """Normalised embeddings with positions."""
+        """Compute normalised embeddings with positions."""
         embedded_BLD: Tensor = self.norm(self.embedding(batch.ids))
         return embedded_BLD + sinusoids(batch.ids.shape[1], self.size, embedded_BLD.device)
 
@@ -115,7 +115,7 @@ class HuggingFaceEncoder(SourceEncoder):
             _freeze(model, num_frozen_layers)
 
     def tokenize(self, pieces: Sequence[str]) -> list[list[int]]:
-        """Word pieces of each piece; those beyond the encoder's positions are left out."""
+        """Return word pieces of each piece; those beyond the encoder's positions are left out."""
         tokens, room = super().tokenize(pieces), self.max_length
         for number, ids in enumerate(tokens):
             tokens[number] = ids[:room]
@@ -123,21 +123,21 @@ class HuggingFaceEncoder(SourceEncoder):
         return tokens
 
     def special_ids(self) -> tuple[list[int], list[int]]:
-        """The tokenizer's marks of a sentence's start and end."""
+        """Return the tokenizer's marks of a sentence's start and end."""
         t = self.tokenizer
         first = t.bos_token_id if t.cls_token_id is None else t.cls_token_id
         last = t.eos_token_id if t.sep_token_id is None else t.sep_token_id
         return [first or 0], [last or 0]
 
     def train(self, mode: bool = True) -> HuggingFaceEncoder:
-        """Fixed features are computed without dropout."""
+        """Switch modes, but keep fixed features without dropout."""
         super().train(mode)
         if self.is_frozen:
             self.model.eval()
         return self
 
     def features(self, batch: SourceBatch) -> Tensor:
-        """Last layer, or the mean over all layers without a gradient.
+        """Return the last layer, or the mean over all layers without a gradient.
 
         A batch is as wide as its longest utterance. On a CPU, rows of similar length go through the encoder together,
         each part as wide as it must be.

@@ -125,7 +125,7 @@ class ParserNetwork(nn.Module):
         self.load_state_dict(theirs)
 
     def encode(self, sources: Sequence[Sequence[str]]) -> tuple[Tensor, Tensor]:
-        """Vectors [B, 1 + S, D] of the pieces of each utterance, after one of the whole, and their mask [B, 1 + S]."""
+        """Return vectors [B, 1 + S, D] of the whole and of each piece of utterances, and their mask [B, 1 + S]."""
         batch = self.encoder.collate(sources, self.device)
         keeps = self.encoder.is_frozen and self.training  # turns to annotate come once
         vectors = self.fixed_features(sources) if keeps else self.encoder(batch)
@@ -144,7 +144,7 @@ class ParserNetwork(nn.Module):
         copies: Tensor,
         label_smoothing: float = 0.0,
     ) -> ParserLosses:
-        """Losses of the oracle's actions, each given those before it.
+        """Return the losses of the oracle's actions, each given those before it.
 
         Args:
             sources: Pieces of each utterance.
@@ -168,12 +168,12 @@ class ParserNetwork(nn.Module):
         return ParserLosses(actions, pointing, copying, int(is_action.sum()))
 
     def start(self, sources: Sequence[Sequence[str]]) -> tuple[Tensor, DecoderState]:
-        """Source vectors, and the decoder's state before the first action."""
+        """Return source vectors, and the decoder's state before the first action."""
         memory, mask = self.encode(sources)
         return memory, self.decoder.start(memory, mask)
 
     def step(self, ids: Tensor, targets: Tensor, copies: Tensor, memory: Tensor, state: DecoderState) -> DecoderOutput:
-        """Go one action further.
+        """Decode one action further.
 
         Args:
             ids: Last action of each row [B].
@@ -186,7 +186,7 @@ class ParserNetwork(nn.Module):
         return self.decoder.step(x_BTD.squeeze(1), state)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Scores of all actions [..., V]."""
+        """Score all actions [..., V]."""
         return F.linear(hidden, self.action_embedding.weight, self.action_bias)
 
     def _embed(self, ids: Tensor, targets: Tensor, copies: Tensor, memory: Tensor, first: int) -> Tensor:
@@ -201,7 +201,7 @@ class ParserNetwork(nn.Module):
         return x_BTD + 0.5 * sinusoids(ids.shape[1], size, ids.device, first)
 
     def fixed_features(self, sources: Sequence[Sequence[str]]) -> Tensor:
-        """Features of the frozen encoder [B, 1 + S, D], each computed once and kept in half precision."""
+        """Return features of the frozen encoder [B, 1 + S, D], each computed once and kept in half precision."""
         keys = [tuple(pieces) for pieces in sources]
         missing = list(dict.fromkeys(key for key in keys if key not in self._kept))
         if missing:

@@ -59,7 +59,7 @@ NUM_SHAPES = 7
 
 
 def shape_of(piece: str) -> int:
-    """How a piece is spelt: 1 lower case, 2 capitalised, 3 upper case, 4 with digits, 5 no letter, 6 other."""
+    """Classify the case of a piece: 1 lower, 2 capitalised, 3 upper, 4 with digits, 5 no letter, 6 other."""
     text = piece.strip()
     if any(c.isdigit() for c in text):
         return 4
@@ -90,7 +90,7 @@ class SourceEncoder(nn.Module, ABC):
         self._rows: dict[tuple[str, ...], tuple[list[int], list[int]]] = {}
 
     def tokenize(self, pieces: Sequence[str]) -> list[list[int]]:
-        """Token ids of each piece, without special tokens."""
+        """Return token ids of each piece, without special tokens."""
         ids: list[list[int]] = self.tokenizer(list(pieces), add_special_tokens=False, split_special_tokens=True)[
             "input_ids"
         ]
@@ -98,11 +98,11 @@ class SourceEncoder(nn.Module, ABC):
 
     @abstractmethod
     def special_ids(self) -> tuple[list[int], list[int]]:
-        """Special tokens before and after an utterance; there is at least one before it."""
+        """Return special tokens before and after an utterance; there is at least one before it."""
 
     @abstractmethod
     def features(self, batch: SourceBatch) -> Tensor:
-        """Vectors of the tokens [B, L, D]."""
+        """Return vectors of the tokens [B, L, D]."""
 
     def collate(self, sources: Sequence[Sequence[str]], device: torch.device) -> SourceBatch:
         """Tokenise the pieces of several utterances and pad them."""
@@ -116,7 +116,7 @@ class SourceEncoder(nn.Module, ABC):
         return SourceBatch(*(tensor.to(device) for tensor in padded))
 
     def forward(self, batch: SourceBatch) -> Tensor:
-        """Mean vector of each piece's tokens [B, 1 + S, D]; zero for a piece without tokens."""
+        """Return the mean vector of each piece's tokens [B, 1 + S, D]; zero for a piece without tokens."""
         hidden_BLD = self.features(batch)
         member_BSL = torch.nn.functional.one_hot(batch.piece_index, batch.piece_mask.shape[1]).transpose(1, 2)
         member_BSL = (member_BSL * batch.token_mask.unsqueeze(1)).to(hidden_BLD.dtype)

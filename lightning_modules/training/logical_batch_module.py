@@ -26,19 +26,15 @@ from lightning_modules.training.step_policy import PlainStep, StepPolicy
 class LogicalBatchModule(LightningModule):
     """A module of any kind whose optimiser step takes one logical batch: what ``DifferentialPrivacy`` makes private.
 
-    A subclass gives the losses of a micro-batch and ``configure_optimizers`` with one optimiser and, if it likes, one
-    scheduler, which is stepped once per logical batch::
+    A subclass gives :meth:`losses`, one for each row of a micro-batch, and ``configure_optimizers`` with one optimiser
+    and, if it likes, one scheduler, stepped once per logical batch; ``docs/own-model.md`` has a whole program.
 
-        class Classifier(LogicalBatchModule):
-            def losses(self, batch):  # the micro-batches of the data module
-                return F.cross_entropy(self.net(batch.rows.inputs), batch.rows.labels, reduction="none")
-
-    ``docs/own-model.md`` has a whole program. What the guarantee asks of a subclass:
-
-    - The loss of a row depends on that row and on public numbers alone: no mean over the batch, no batch statistics.
-    - Rows keep their places: row i of what a trained layer takes and gives is row i of the batch, never sorted.
-    - Every trainable parameter belongs to a layer that the clipper knows; it refuses others by name.
-    - What is computed from private batches is logged through :meth:`log_metric`, never through ``self.log``.
+    Formal guarantees:
+        A subclass keeps them if the loss of a row depends on that row and on public numbers alone (no mean over the
+        batch, no batch statistics); rows keep their places, so that row i of what a trained layer takes and gives is
+        row i of the batch; every trainable parameter belongs to a layer that the clipper knows, which refuses others by
+        name; and what is computed from private batches is logged through :meth:`log_metric`, never through
+        ``self.log``.
     """
 
     #: Why this kind of model cannot be trained privately; None if it can.
@@ -57,11 +53,11 @@ class LogicalBatchModule(LightningModule):
         self._half_weights: HalfWeights | None = None
 
     def losses(self, batch: Any) -> Tensor:
-        """Loss of each row of a micro-batch, [num_units * rows_per_unit], unit by unit."""
+        """Return the loss of each row of a micro-batch, [num_units * rows_per_unit], unit by unit."""
         raise NotImplementedError(f"{type(self).__name__} does not say the losses of a micro-batch: define losses()")
 
     def configure_optimizers(self) -> Any:
-        """One optimiser, and a scheduler if there is one."""
+        """Build one optimiser, and a scheduler if there is one."""
         raise UserError(
             "names no optimiser: define configure_optimizers(self), such as `return torch.optim.Adam("
             "self.parameters(), lr=0.001)`",
@@ -69,7 +65,7 @@ class LogicalBatchModule(LightningModule):
         )
 
     def row_losses(self, batch: Any) -> Tensor:
-        """:meth:`losses`, refused if they are not one for each row.
+        """Return :meth:`losses`; refuse them if they are not one for each row.
 
         A scalar is a mean or a sum over rows: the clipper would take one number for the loss of every row, and a mean
         over the micro-batch lets one unit more change what the others give. Only the shape is looked at, and no number
@@ -93,7 +89,7 @@ class LogicalBatchModule(LightningModule):
         )
 
     def probe(self) -> tuple[Any, ...] | None:
-        """Micro-batches that say nothing of anybody, by which a private run checks that rows are independent.
+        """Return micro-batches that say nothing of anybody, by which a private run checks that rows are independent.
 
         Returns:
             A made-up row alone, and the same row as the last one after one as long as rows come, both on the module's
@@ -104,12 +100,12 @@ class LogicalBatchModule(LightningModule):
         return None
 
     def on_fit_start(self) -> None:
-        """Buffers of gradients and copies of weights belong to one fit: parameters may be elsewhere in the next."""
+        """Drop gradient buffers and weight copies of an earlier fit: parameters may be elsewhere in this one."""
         self._reducer = self._half_weights = None
         self._say_if_not_private("this training learns, and what is sampled from it")
 
     def half_weights(self) -> AbstractContextManager[None]:
-        """Under autocast linear layers multiply by copies of their weights in this block, which ends with a step."""
+        """Let linear layers under autocast use copies of their weights in this block, which ends with a step."""
         self._half_weights = self._half_weights or HalfWeights(self)
         return self._half_weights.in_use()
 
@@ -153,7 +149,7 @@ class LogicalBatchModule(LightningModule):
             )
 
     def training_step(self, batch: LogicalBatch, batch_idx: int) -> None:
-        """One optimiser step on one logical batch; an empty batch steps too."""
+        """Take one optimiser step on one logical batch; an empty batch steps too."""
         with self.half_weights():
             self._take_step(batch)
 
@@ -174,11 +170,11 @@ class LogicalBatchModule(LightningModule):
         self.log_metric("train/loss", total / num_units, batch.is_public, batch_size=num_units, prog_bar=True)
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
-        """Mean loss of the rows, ``val/loss``: a micro-batch says by ``is_public`` whether it may be told."""
+        """Log the mean loss of the rows, ``val/loss``, where the micro-batch's ``is_public`` permits."""
         self._log_mean_loss("val", batch)
 
     def test_step(self, batch: Any, batch_idx: int) -> None:
-        """The same, as ``test/loss``."""
+        """Log the mean loss of the rows, ``test/loss``, likewise."""
         self._log_mean_loss("test", batch)
 
     def _log_mean_loss(self, name: str, batch: Any) -> None:
@@ -187,7 +183,7 @@ class LogicalBatchModule(LightningModule):
         self.log_metric(f"{name}/loss", losses.mean(), is_public, batch_size=len(losses), sync_dist=True)
 
     def begin_step(self, parameters: Iterable[Parameter]) -> GradientReducer:
-        """Zero the gradients, and seed dropout by the step: a resumed run draws what an undisturbed one draws.
+        """Set the gradients to zero, and seed dropout by the step: a resumed run draws what an undisturbed one draws.
 
         Args:
             parameters: The parameters, in one order on all ranks; those that are trained are zeroed.

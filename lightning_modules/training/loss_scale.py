@@ -10,16 +10,13 @@ from torch import Tensor
 class StaticLossScale(MixedPrecision):
     """``16-mixed`` precision with a constant, public loss scale, and no step skipped.
 
-    float16 has few exponents: without a scale, small gradients vanish on their way back through the network. The usual
-    ``GradScaler`` looks for the largest scale that does not overflow: it halves the scale and *skips the step* whenever
-    a gradient is not finite, and doubles it after 2,000 steps that were. Both decisions look at private gradients
-    without any noise, and both show in what is released: in the number of steps, and in which small gradients are lost.
-    No accountant covers that. So the scale of a private run is chosen before it starts and stays. Where it is too
-    large for one example, that example's gradient overflows, and the clipper lets this example contribute zero, which
-    is a function of that example alone; the others are not touched, and the step is taken.
-
-    The loss of each row is scaled, not their sum alone, so the scale that fits does not depend on the batch. The
-    clipper takes the scale out again (``accumulate(loss_scale=…)``): ``.grad`` is never scaled.
+    Formal guarantees:
+        float16 has few exponents, so small gradients vanish without a scale. The usual ``GradScaler`` halves it and
+        *skips the step* whenever a gradient is not finite, and doubles it after 2,000 finite steps: both depend on
+        private gradients without noise and show in what is released, which no accountant covers. Here the scale is
+        chosen before the run. Where it is too large for one example, this one contributes zero, a function of it alone;
+        the others are not touched, and the step is taken. The loss of each row is scaled, so that the right scale does
+        not depend on the batch; the clipper divides by it (``accumulate(loss_scale=…)``): ``.grad`` is never scaled.
 
     Args:
         scale: Factor of the loss, at least 1; a power of two is exact.

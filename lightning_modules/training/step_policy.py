@@ -25,13 +25,13 @@ class StepPolicy(Protocol):
     """
 
     def micro_batch(self, batch: UnitRows, reducer: GradientReducer | None) -> AbstractContextManager[None]:
-        """Context of one micro-batch's forward and backward pass; the reducer is given with the last one of a step."""
+        """Return the context of a micro-batch's forward and backward pass; a step's last one is given the reducer."""
 
     def seed_dropout(self, step: int, rank: int) -> None:
         """Seed what the model draws in a step."""
 
     def metric_name(self, name: str, is_public: bool) -> str | None:
-        """The name to log a metric under; None keeps it in the process."""
+        """Return the name to log a metric under; None keeps it in the process."""
 
     def finish(self, reducer: GradientReducer, expected_num_units: float, step: int) -> None:
         """Make the gradients of this rank's micro-batches those that the optimiser takes."""
@@ -45,7 +45,7 @@ class PlainStep:
         return nullcontext() if reducer is None else reducer.watching()
 
     def seed_dropout(self, step: int, rank: int) -> None:
-        """By ``seed_everything``, the step and the rank: a resumed run draws what an undisturbed one draws.
+        """Seed by ``seed_everything``, step and rank: a resumed run draws what an undisturbed one draws.
 
         Whoever reads the configuration knows it. Generators stay as they are if nothing was seeded.
         """
@@ -55,11 +55,11 @@ class PlainStep:
             torch.manual_seed(int.from_bytes(digest, "little") >> 1)
 
     def metric_name(self, name: str, is_public: bool) -> str | None:
-        """The name itself."""
+        """Return the name."""
         return name
 
     def finish(self, reducer: GradientReducer, expected_num_units: float, step: int) -> None:
-        """The sum over ranks, divided."""
+        """Sum over ranks, and divide."""
         with record_function("doppel/reduce"):
             reducer.sum()
             reducer.divide(expected_num_units)
@@ -76,5 +76,5 @@ class ClosedStep(PlainStep):
         self.log_private_diagnostics = log_private_diagnostics
 
     def metric_name(self, name: str, is_public: bool) -> str | None:
-        """The name to log a metric under; None keeps it in the process."""
+        """Return the name to log a metric under; None keeps it in the process."""
         return closed_name(name, is_public, self.log_private_diagnostics)

@@ -35,13 +35,13 @@ class MeanTokenLoss(MeanMetric):
                 self.update(loss, weight=num_tokens)
 
     def take(self) -> Tensor:
-        """The mean over all ranks; begins anew."""
+        """Return the mean over all ranks, and begin anew."""
         mean: Tensor = self.compute()
         self.reset()
         return mean
 
 
 def num_labels_of(batch: MicroBatch) -> Tensor:
-    """Tokens of each row that carry a loss [rows]."""
+    """Return the number of target tokens of each row, [rows]."""
     num_labels: Tensor = torch.sum(batch.labels[:, 1:] != IGNORE_INDEX, 1)
     return num_labels

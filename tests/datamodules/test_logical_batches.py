@@ -22,7 +22,7 @@ from datamodules.text_format import TextFormat
 pytestmark = pytest.mark.filterwarnings("ignore:NOT PRIVATE")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     sizes=st.lists(st.integers(1, 7), min_size=1, max_size=12),
     budget=st.integers(1, 80),

@@ -63,7 +63,7 @@ table = st.lists(st.fixed_dictionaries({"text": texts, "label": names, "unit": n
 
 
 @given(rows=table.filter(lambda rows: any(row["text"].strip() for row in rows)))
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_same_rows_are_the_same_turns_and_units_in_every_form(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
     paths = [write_table(tmp_path / form, form, rows) for form in FORMS]
     for unit in ("utterance", "user"):
@@ -73,7 +73,7 @@ def test_the_same_rows_are_the_same_turns_and_units_in_every_form(tmp_path: Path
 
 
 @given(rows=table.filter(lambda rows: all(row["text"].strip() for row in rows)), place=st.integers(0, 11))
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.parametrize("form", ["csv", "parquet", "saved"])
 def test_a_person_less_takes_the_turns_of_this_person_alone(
     tmp_path: Path, form: str, rows: list[dict[str, Any]], place: int

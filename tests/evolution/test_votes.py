@@ -27,7 +27,7 @@ def distance(one: dict[str, float], other: dict[str, float]) -> float:
     return math.sqrt(sum((one[name] - other[name]) ** 2 for name in one))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     seed=st.integers(0, 10**6),
     num_rows=st.integers(1, 12),
@@ -55,7 +55,7 @@ def test_a_unit_more_moves_all_sums_by_at_most_one(
     assert all((value * GRID).is_integer() for value in more.values())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 10**6),
     num_rows=st.integers(1, 30),

@@ -120,14 +120,14 @@ def accepts(text_format: TextFormat, tree: str, grammar: str | list[str] | TreeC
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=14).map("".join), st.sampled_from(["raw", "spaced"]))
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_passes_is_well_formed(tokenizer: PreTrainedTokenizerFast, text: str, layout: Linearisation) -> None:
     tree, text_format = f"(f {text})", make_text_format(tokenizer, layout)
     assert is_valid(tree) or not accepts(text_format, tree, constraint_to(text_format, NAMES))
 
 
 @given(programs.map(write), st.data())
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_well_formed_call_passes_and_damaged_ones_do_not(
     tokenizer: PreTrainedTokenizerFast, text: str, data: st.DataObject
 ) -> None:

@@ -34,7 +34,7 @@ def test_names_are_those_of_calls_types_constants_and_arguments() -> None:
 
 
 @given(st.lists(programs.map(write), max_size=4))
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 def test_every_head_of_a_tree_is_a_name_and_a_broken_tree_has_none(trees: list[str]) -> None:
     heads = {head for tree in trees for head in function_types(tree, "call_heads")} - {"let", "lambda"}
     assert names_in_trees([*trees, "(Broken", "(Also (Broken) x0)"]).functions == heads | {"do"}

@@ -68,7 +68,7 @@ def check_nearest_first(machine: ParserMachine) -> None:
         assert (kinds[t - 1], kinds[t]) != (2, 1), "LA comes after RA"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.integers(0, 2**32), st.sampled_from(STYLES), st.integers(1, 120))
 def test_any_choice_of_allowed_actions_ends_in_a_well_formed_program(seed: int, style: str, max_actions: int) -> None:
     machine = walk(VOCABULARY, seed, style, max_actions, check=True)
@@ -85,7 +85,7 @@ def test_any_choice_of_allowed_actions_ends_in_a_well_formed_program(seed: int, 
     assert canonical(decode(actions, UTTERANCE, VOCABULARY)) == canonical(graph)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 2**32), st.integers(1, 60))
 def test_a_vocabulary_without_lambda_types_and_strings_works_too(seed: int, max_actions: int) -> None:
     v = ActionVocabulary.build(["(let (x0 (a)) (f x0 (g 2L x0) :k true))"])

@@ -53,7 +53,7 @@ def test_every_construct_round_trips(tree: str) -> None:
     assert canonical(to_graph(read(round_trip(tree, UTTERANCE, VOCABULARY)))) == canonical(to_graph(read(tree)))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(programs)
 def test_any_program_is_written_from_its_graph(program: Expression) -> None:
     graph = to_graph(program)
@@ -64,7 +64,7 @@ def test_any_program_is_written_from_its_graph(program: Expression) -> None:
         assert canonical(to_graph(read(text))) == canonical(graph)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(programs, st.text(max_size=12))
 def test_any_program_within_the_language_round_trips(program: Expression, utterance: str) -> None:
     tree = write(program)

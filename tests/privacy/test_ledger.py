@@ -96,9 +96,9 @@ def test_affordable_steps_are_exactly_those_that_spend_allows(path):
 def test_room_is_held_back_for_a_histogram_until_it_is_made(path):
     spec = plan(2000, 100, [1, 4], 6.0, delta=1e-5, histogram_noise_multiplier=5.0)
     ledger, name = opened(path, spec=spec, steps=100)
-    assert ledger.remaining(name, later=spec.histogram) == 100, "the plan has room for both"
+    assert ledger.remaining(name, later=spec.releases) == 100, "the plan has room for both"
     spend(ledger, name, 60)  # 20 of these are lost to a crash
-    room = ledger.remaining(name, later=spec.histogram)
+    room = ledger.remaining(name, later=spec.releases)
     assert 0 < room < ledger.remaining(name)
     spend(ledger, name, room)
     histogram = ledger.open(
@@ -110,7 +110,7 @@ def test_room_is_held_back_for_a_histogram_until_it_is_made(path):
     )
     ledger.spend(histogram)
     assert ledger.epsilon("two_stage") <= 6.0
-    assert ledger.remaining(name, later=spec.histogram) == ledger.remaining(name), "it is made"
+    assert ledger.remaining(name, later=spec.releases) == ledger.remaining(name), "it is made"
 
 
 def test_a_resumed_run_continues_its_mechanism_and_rolled_back_steps_stay_spent(path):

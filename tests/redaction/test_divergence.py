@@ -109,7 +109,7 @@ def test_the_share_that_the_other_set_lacks_is_told_and_raises_the_divergence() 
     assert first.only == 0.5 and first.share == 0.5 and first.divergence() > np.log(0.5 * 0.5 * 4000) - 0.1
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     scale=st.floats(0.01, 100),
     step=st.floats(-5, 5),

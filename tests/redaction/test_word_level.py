@@ -58,7 +58,7 @@ def probabilities(logits: NDArray[np.float64]) -> NDArray[np.float64]:
 
 # ------------------------------------------------------------------------------ SanText
 @given(epsilon=st.sampled_from([0.1, 1.0, 8.0, 60.0]), seed=st.integers(0, 99))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_santext_is_the_exponential_mechanism_and_metric(epsilon: float, seed: int) -> None:
     """For words of the vocabulary and for others."""
     vectors = small(seed=seed)
@@ -134,7 +134,7 @@ def test_custext_has_sets_of_k_near_words_that_share_their_outcomes() -> None:
 
 
 @given(epsilon=st.sampled_from([0.1, 1.0, 8.0, 60.0]), seed=st.integers(0, 99), k=st.integers(2, 7))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_custext_is_the_exponential_mechanism_within_a_set(epsilon: float, seed: int, k: int) -> None:
     vectors = small(seed=seed)
     mechanism = CusText(vectors, epsilon, k)

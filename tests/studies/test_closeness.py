@@ -22,7 +22,7 @@ def matrices(seed: int, columns: tuple[int, int] = (4, 4)) -> tuple[np.ndarray, 
     return x, x @ rng.standard_normal(columns) + noise
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
+@settings(max_examples=20, derandomize=True)
 @given(seed=st.integers(0, 999), scale=st.floats(0.01, 100), step=st.floats(-10, 10))
 @pytest.mark.parametrize("distance", ALL)
 def test_no_rotation_scale_or_translation_matters(distance, seed: int, scale: float, step: float) -> None:

@@ -90,7 +90,7 @@ def entropies_with(pool: Pool, counts: NDArray[np.int64]) -> NDArray[np.float64]
     return np.array([sum(pool.structures.entropies(counts + one)) for one in more])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.integers(0, 99), st.data())
 def test_the_lazy_greedy_choice_is_the_plain_one(counts: list[int], seed: int, data: st.DataObject) -> None:
     pool = pool_of(counts)
@@ -105,7 +105,7 @@ def test_the_lazy_greedy_choice_is_the_plain_one(counts: list[int], seed: int, d
         left[query] -= 1
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=30))
 def test_a_gain_is_what_counting_anew_gives(choices: list[int]) -> None:
     pool = pool_of([1] * 6)

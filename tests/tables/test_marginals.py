@@ -26,7 +26,7 @@ def table(rows: list[tuple[int, ...]], units: list[str] | None = None) -> Table:
     rows=st.lists(st.sampled_from(ROWS), max_size=6),
     estimate=st.lists(st.floats(-5, 5), min_size=6, max_size=6),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_one_row_moves_counts_and_errors_by_at_most_one_whichever_row_it_is(
     rows: list[tuple[int, ...]], estimate: list[float]
 ) -> None:
@@ -51,7 +51,7 @@ def test_one_row_moves_counts_and_errors_by_at_most_one_whichever_row_it_is(
     of_one=st.lists(st.sampled_from(ROWS), min_size=1, max_size=7),
     estimate=st.lists(st.floats(-5, 5), min_size=6, max_size=6),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_unit_with_all_its_rows_moves_them_by_at_most_one(
     rows: list[tuple[str, tuple[int, ...]]], of_one: list[tuple[int, ...]], estimate: list[float]
 ) -> None:

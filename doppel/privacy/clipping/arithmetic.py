@@ -166,16 +166,13 @@ def scale_units(x: Tensor, factors: Tensor) -> Tensor:
 def centre_operands(A: Tensor, G: Tensor, factors: Tensor, scale: float, bound: float) -> tuple[Tensor, Tensor, float]:
     """Scale float16 operands: scale' · Σ G'ᵀA' is scale · Σᵢ factorsᵢ GᵢᵀAᵢ over units and positions.
 
-    float16 has few exponents. A clip factor of 10⁻⁷ times an input of 1 falls between its two smallest numbers, and
-    half a unit of rounding may then be as large as the contribution itself, which could pass the bound. So each
-    position's G is divided by the power of two above its peak, which is exact but for what is below 2⁻¹³ of the peak.
-    Its A takes that power, the factor, and the scale in units of 2⁻⁸ of the bound. All of these are functions of the
-    unit alone or public: scaled around the largest factor of the micro-batch, a unit would be rounded by who else is
-    there.
-
-    *Range.* :func:`rounding` leaves room for 2⁻¹²R² in the squared norm of half-precision operands, so a factor times
-    the largest entries of a position is at most 2⁶C, and A' at most 2·2⁸·2⁶ = 2¹⁵. An A' below 2⁻¹⁴ is off by 2⁻²⁵ at
-    most, which is 2⁻³³C of an entry of a position's gradient.
+    float16 has few exponents: a clip factor of 10⁻⁷ times an input of 1 falls between its two smallest numbers, and
+    half a unit of rounding could pass the bound. So each position's G is divided by the power of two above its peak,
+    exactly but for what is below 2⁻¹³ of the peak; its A takes that power, the factor, and the scale in units of 2⁻⁸ of
+    the bound. All are functions of the unit alone or public: around the micro-batch's largest factor, a unit's rounding
+    would depend on others. *Range*: :func:`rounding` leaves room for 2⁻¹²R² in the squared norm of half-precision
+    operands, so a factor times a position's largest entries is at most 2⁶C, and A' at most 2·2⁸·2⁶ = 2¹⁵. An A' below
+    2⁻¹⁴ is off by 2⁻²⁵ at most, 2⁻³³C of an entry of a position's gradient.
 
     Args:
         A: Inputs [U, n, d], float16.

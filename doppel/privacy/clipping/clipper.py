@@ -45,14 +45,14 @@ class PerSampleClipper:
         *Conditions on the caller.* The loss of a row depends on that row's data only; rows are the first dimension of
         every activation, and row r of each layer is row r of the micro-batch; all rows of one unit are in one capture.
 
-        *Rounding.* The squared norm is a sum of positive and negative terms, which may cancel until float32 keeps no
-        digit of it, and a row can be made so. So each rule bounds what rounding may hide, in the worst case and for
-        sums in any order (:func:`.arithmetic.rounding`), and ‖gᵢ‖'² is the sum of both: ‖cᵢgᵢ‖ ≤ C holds for cᵢgᵢ as
-        computed and summed over the unit's positions. It costs utterances 0.04 to 0.07 % of their contribution, 0.2 %
-        at most (``benchmarks/privacy_price.py``). η covers sums of squares, which cannot cancel: 8 units of rounding
-        where products are formed from float32 or float64, one unit of half precision where the scaled operands are
-        rounded to it (in float16 around peaks of their own, :func:`.arithmetic.centre_operands`). Not covered is the
-        sum over units, which is never rounded to half precision.
+        *Rounding.* The squared norm is a sum of terms that may cancel until float32 keeps no digit, and a row can be
+        made so. So each rule bounds what rounding may hide, in the worst case and for sums in any order
+        (:func:`.arithmetic.rounding`), and ‖gᵢ‖'² is the sum of both: ‖cᵢgᵢ‖ ≤ C holds for cᵢgᵢ as computed and summed
+        over the unit's positions. It costs utterances at most 0.2 % of their contribution
+        (``benchmarks/privacy_price.py``). η covers sums of squares: 8 units of rounding where products are formed from
+        float32 or float64, one unit of half precision where the scaled operands are rounded to it (in float16 around
+        peaks of their own, :func:`.arithmetic.centre_operands`). Not covered is the sum over units, which is never
+        rounded to half precision.
 
     Args:
         model: The model; its parameters with ``requires_grad`` are clipped. Freeze before building the

@@ -190,7 +190,7 @@ class LayerRule(ABC):
         self.operand_dtype = product_dtype(grads[0])
 
     def summarise(self, inputs: Tensor, grads: Tensor, layout: UnitLayout) -> tuple[Tensor, dict[str, Tensor]]:
-        """Squared norms [2, U] of the units' gradients of what is trained here, and what :meth:`add_clipped` needs."""
+        """Compute units' squared gradient norms [2, U] for weights trained here, and what :meth:`add_clipped` needs."""
         raise NotImplementedError(f"{type(self).__name__} has no formula")
 
     def finish(self) -> None:  # noqa: B027

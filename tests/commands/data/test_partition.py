@@ -25,7 +25,7 @@ def corpus(num: int, turns_per_dialogue: int = 3) -> list[Example]:
     return [Example(f"say {i}", TREES[i % len(TREES)], f"dialogue-{i // turns_per_dialogue}") for i in range(num)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     num=st.integers(30, 200),
     public_share=st.floats(0.1, 0.6),

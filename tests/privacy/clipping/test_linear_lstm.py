@@ -173,7 +173,7 @@ def test_dropout_between_layers_is_clipped_as_drawn() -> None:
     assert_close(clipped(model, batch, math.inf, losses=fused_losses), expected)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     scale=st.sampled_from([1e-3, 1.0, 20.0]),
     bound=st.sampled_from([1e-6, 0.1, 1.5, 1e4]),

@@ -1,0 +1,208 @@
+"""Words that private requests say and the public reference hardly does: what nobody expected.
+
+Each unit gives at most k words of a public vocabulary: those of its own texts that are rarest in the reference for how
+common they are in the language. Noisy counts of them are one Gaussian release; what stands out of its noise, and is
+said more often than in the reference, is shown.
+
+Formal guarantees:
+    What a unit gives is a function of its own texts, of the vocabulary and of the reference, which are public. So a
+    unit more or less changes at most k counts, each by one, and no other unit's choice. Its k words weigh 1/√k each: a
+    vector of L2 norm at most 1, whose noisy sum over the units is a release of :class:`NoisyWords`. Every word of the
+    vocabulary has a count and its noise, those that nobody says too, and a word outside of it has none.
+
+    Units of several rows also give their number of rows, for the reference is to be counted in units of as many. That
+    entry is at most √:data:`_ROWS_PART`, and the words share what is left of norm 1.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import ClassVar
+
+from doppel.errors import DataError
+from doppel.files import read_lines
+from doppel.privacy.histogram import NoisyHistogram, Z, largest_noise
+
+#: Words of public English utterances and in how many of them they are: ``python -m models.base.words`` made it.
+ENGLISH = Path(__file__).with_name("words.txt.gz")
+#: A word is shown that is said so many times as often as in the reference, with 95 % confidence.
+TIMES = 3.0
+#: Rows of a unit that are read, the first ones; and the part of the squared norm that goes to their number.
+MOST_ROWS, _ROWS_PART = 64, 0.04
+#: The bin of that number; no word.
+_ROWS = "(rows)"
+#: Two words belong together where so many of the samples that say the rarer one say both.
+_TOGETHER = 0.2
+_FEWEST = 2
+_WORD = re.compile(r"[^\W\d_]{2,}")
+#: What redaction leaves of a word, and hardly occurs in the reference.
+_MASK = re.compile(r"\[\w+\]")
+
+
+@dataclass(frozen=True)
+class NoisyWords(NoisyHistogram):
+    """How many units give each word, with noise; the module argues the sensitivity."""
+
+    kind: ClassVar[str] = "gaussian_words"
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word that nobody expected.
+
+    Attributes:
+        word: It.
+        share: Of the units that give it: at least so many say it.
+        low: Lower end of its 95 % confidence interval.
+        high: Upper end.
+        reference: Share of the reference's units that say it.
+    """
+
+    word: str
+    share: float
+    low: float
+    high: float
+    reference: float
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a release shows.
+
+    Attributes:
+        words: The most frequent first.
+        least: Share of the units that a word needs to show above the noise.
+        num_words: Of the vocabulary.
+        rows_per_unit: Rows in which a unit of the reference was counted.
+    """
+
+    words: tuple[Word, ...]
+    least: float
+    num_words: int
+    rows_per_unit: int
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a text, in lower case."""
+    return _WORD.findall(_MASK.sub(" ", text).lower())
+
+
+def read_vocabulary(path: Path) -> dict[str, int]:
+    """Words and in how many texts they are: ``WORD NUMBER`` a line, ``.gz`` too.
+
+    Raises:
+        DataError: A line is none, or a word stands there twice.
+    """
+    found: dict[str, int] = {}
+    for number, line in read_lines(path, ".txt"):
+        word, _, count = line.strip().partition(" ")
+        if words_of(word) != [word] or word in found or not count.isascii() or not count.isdigit() or not int(count):
+            raise DataError("give one word in lower case and its count, such as: taxi 12", about=f"{path}:{number}")
+        found[word] = int(count)
+    if not found:
+        raise DataError(f"{path} has no word: give one a line with its count, such as: taxi 12")
+    return found
+
+
+class UnexpectedWords:
+    """The rule by which a unit gives words, and what their noisy counts tell.
+
+    Args:
+        vocabulary: Public words, and how common each is.
+        reference: Public texts, in their order.
+        per_unit: k, words of a unit.
+        has_rows: Whether a unit may have several rows.
+    """
+
+    def __init__(self, vocabulary: Mapping[str, int], reference: Sequence[str], per_unit: int, has_rows: bool) -> None:
+        self._reference = [frozenset(words_of(text)) & vocabulary.keys() for text in reference]
+        said = Counter(word for words in self._reference for word in words)
+        self._rank = {word: (said[word] + 0.5) / count for word, count in vocabulary.items()}
+        self._per_unit, self._has_rows = per_unit, has_rows
+        self._weight = math.sqrt((1.0 - _ROWS_PART * has_rows) / per_unit)
+
+    @property
+    def bins(self) -> list[str]:
+        """What is counted."""
+        return [*self._rank, *([_ROWS] if self._has_rows else [])]
+
+    def vectors(self, rows: Iterable[tuple[str, str]]) -> Iterator[tuple[str, dict[str, float]]]:
+        """What each unit gives, of L2 norm at most 1: a function of its own texts.
+
+        Args:
+            rows: Unit and text of each row.
+        """
+        texts: dict[str, list[str]] = defaultdict(list)
+        for unit, text in rows:
+            texts[unit].append(text)
+        for unit, own in texts.items():
+            read = own[:MOST_ROWS]
+            known = {word for text in read for word in words_of(text)} & self._rank.keys()
+            given = dict.fromkeys(
+                sorted(known, key=lambda word: (self._rank[word], word))[: self._per_unit], self._weight
+            )
+            if self._has_rows:
+                given[_ROWS] = math.sqrt(_ROWS_PART) * len(read) / MOST_ROWS
+            yield unit, given
+
+    def found(self, sums: Mapping[str, float], num_units: int, noise_multiplier: float) -> Found:
+        """The words that stand out of the noise and of the reference: post-processing of a release.
+
+        With 95 % confidence no word that nobody says stands out: the threshold follows from the number of words. The
+        reference is taken to say each word in one unit more than it does, since what is rare in it is known badly.
+
+        Args:
+            sums: As :class:`NoisyWords` releases them.
+            num_units: N.
+            noise_multiplier: σ.
+        """
+        deviation = noise_multiplier / self._weight / num_units
+        rows = 1
+        if self._has_rows:  # rather too many, which shows less
+            mean = (sums[_ROWS] + noise_multiplier) / math.sqrt(_ROWS_PART) * MOST_ROWS / num_units
+            rows = min(MOST_ROWS, max(1, math.ceil(mean)))
+        units = [frozenset().union(*self._reference[i : i + rows]) for i in range(0, len(self._reference), rows)]
+        said = Counter(word for words in units for word in words)
+        least = largest_noise(len(self._rank)) * deviation
+        shown = []
+        for word in self._rank:
+            share, reference = sums[word] / self._weight / num_units, said[word] / len(units)
+            low, high = max(0.0, share - Z * deviation), min(1.0, share + Z * deviation)
+            if share > least and low > TIMES * (said[word] + 1) / len(units):
+                shown.append(Word(word, min(1.0, share), low, high, reference))
+        shown.sort(key=lambda word: (-word.share, word.word))
+        return Found(tuple(shown), least, len(self._rank), rows)
+
+
+def findings(words: Iterable[str], samples: Sequence[str]) -> list[list[str]]:
+    """Words that samples say together, as one finding each; the order of the words is kept.
+
+    Args:
+        words: That are shown.
+        samples: Of a private model, so that what is said together is post-processing.
+    """
+    words = list(words)
+    said: dict[str, set[int]] = {word: set() for word in words}
+    for i, text in enumerate(samples):
+        for word in said.keys() & words_of(text):
+            said[word].add(i)
+    group = {word: [word] for word in words}
+    for one, other in combinations(words, 2):
+        both, fewer = len(said[one] & said[other]), min(len(said[one]), len(said[other]))
+        if both >= max(_FEWEST, _TOGETHER * fewer) and group[one] is not group[other]:
+            group[one] += group[other]
+            group.update(dict.fromkeys(group[one], group[one]))
+    return [sorted(own, key=words.index) for own in {id(own): own for own in group.values()}.values()]
+
+
+def saying(words: Iterable[str], samples: Sequence[str], num: int) -> list[str]:
+    """So many different samples that say most of the words."""
+    wanted = set(words)
+    count = {text: len(wanted & set(words_of(text))) for text in dict.fromkeys(samples)}
+    return sorted((text for text in count if count[text]), key=lambda text: -count[text])[:num]

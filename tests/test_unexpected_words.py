@@ -1,0 +1,110 @@
+"""Words that nobody expected: what one unit can move, what noise alone shows, and which words are shown."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from doppel.errors import DataError
+from doppel.privacy.histogram import unit_sums
+from doppel.words import ENGLISH, MOST_ROWS, NoisyWords, UnexpectedWords, findings, read_vocabulary, saying
+
+VOCABULARY = {"the": 9000, "taxi": 40, "rental": 30, "song": 200, "play": 300, "weather": 100, "dentist": 9}
+REFERENCE = ["play the song", "play the weather song", "the song"] * 50
+TEXTS = st.lists(st.lists(st.sampled_from([*VOCABULARY, "zyzzyva"]), max_size=6).map(" ".join), min_size=1, max_size=70)
+UNITS = st.dictionaries(st.sampled_from("abcd"), TEXTS, max_size=4)
+
+
+def rule(per_unit: int = 2, has_rows: bool = False) -> UnexpectedWords:
+    return UnexpectedWords(VOCABULARY, REFERENCE, per_unit, has_rows)
+
+
+@given(units=UNITS, more=TEXTS, per_unit=st.integers(1, 4), has_rows=st.booleans())
+def test_a_unit_more_changes_its_own_choice_alone_and_the_sums_by_at_most_one(
+    units: dict[str, list[str]], more: list[str], per_unit: int, has_rows: bool
+) -> None:
+    own = rule(per_unit, has_rows)
+    rows = [(unit, text) for unit, texts in units.items() for text in texts]
+    with_one = [*rows[: len(rows) // 2], *(("new", text) for text in more), *rows[len(rows) // 2 :]]
+    before, after = dict(own.vectors(rows)), dict(own.vectors(with_one))
+    assert {unit: after[unit] for unit in before} == before
+    assert math.hypot(*after["new"].values()) <= 1 + 1e-12
+    given_words = {word for word in after["new"] if word in VOCABULARY}
+    assert len(given_words) <= per_unit and given_words <= {word for text in more for word in text.split()}
+    sums = [unit_sums(vectors.items(), own.bins) for vectors in (before, after)]
+    assert math.dist(*(list(sum_.values()) for sum_ in sums)) <= 1 + 1e-9
+    changed = {word for word in VOCABULARY if sums[0][word] != sums[1][word]}
+    assert changed == given_words
+
+
+def test_a_unit_gives_the_words_that_the_reference_lacks_and_none_outside_of_the_list() -> None:
+    rows = [("a", "play the weather song"), ("a", "a rental zyzzyva, a taxi"), ("b", "[TAXI] the zyzzyva")]
+    chosen = {unit: list(words) for unit, words in rule().vectors(rows)}
+    assert chosen == {"a": ["taxi", "rental"], "b": ["the"]}
+
+
+def test_a_unit_is_read_to_its_most_rows() -> None:
+    rows = [("a", "the song")] * MOST_ROWS + [("a", "taxi")]
+    ((_, given_words),) = rule(has_rows=True).vectors(rows)
+    assert "taxi" not in given_words and given_words["(rows)"] == pytest.approx(0.2)
+
+
+def test_noise_alone_shows_a_word_in_at_most_one_run_of_twenty() -> None:
+    own = UnexpectedWords(dict.fromkeys(read_vocabulary(ENGLISH), 1), ["hello"] * 10_000, 2, False)
+    assert len(own.bins) > 14_000
+    shown = 0
+    for _ in range(20):
+        sums = NoisyWords(5.0).release(own.vectors([]), own.bins)
+        shown += bool(own.found(sums, 10_000, 5.0).words)
+    assert shown <= 4  # with probability .997
+
+
+def test_what_many_say_and_the_reference_hardly_is_shown_with_its_share() -> None:
+    rows = [(f"{i}", "rental taxi" if i < 300 else "play the song") for i in range(2000)]
+    own = rule()
+    found = own.found(unit_sums(own.vectors(rows), own.bins), 2000, 5.0)
+    assert [word.word for word in found.words] == ["rental", "taxi"]
+    assert all(word.low < 0.15 < word.high and word.share == pytest.approx(0.15, abs=1e-3) for word in found.words)
+    assert found.words[0].high - found.words[0].share == pytest.approx(1.96 * 5 * math.sqrt(2) / 2000, rel=1e-3)
+
+
+def test_units_of_several_rows_are_compared_with_as_many_rows_of_the_reference() -> None:
+    reference = (["the song"] * 9 + ["the weather"]) * 60  # one in ten: each dialogue of ten rows says it
+    rows = [(f"{i}", text) for i in range(600) for text in reference[:10]]
+    alone, together = (UnexpectedWords(VOCABULARY, reference, 2, has_rows) for has_rows in (False, True))
+    assert [word.word for word in alone.found(unit_sums(alone.vectors(rows), alone.bins), 600, 5.0).words] == [
+        "weather"
+    ]
+    found = together.found(unit_sums(together.vectors(rows), together.bins), 600, 5.0)
+    assert found.words == () and 10 <= found.rows_per_unit <= 14
+
+
+def test_words_that_samples_say_together_are_one_finding() -> None:
+    samples = ["rental of a car", "a rental car", "the dentist", "a song by the dentist", "song", "song"]
+    assert findings(["rental", "dentist", "car", "song", "taxi"], samples) == [
+        ["rental", "car"], ["dentist"], ["song"], ["taxi"],
+    ]  # fmt: skip
+    assert saying(["rental", "car"], [*samples, "the car"], 2) == ["rental of a car", "a rental car"]
+    assert saying(["taxi"], samples, 3) == []
+
+
+@pytest.mark.parametrize("line", ["taxi", "taxi 0", "taxi many", "Taxi 3", "two words 3", "song 4"])
+def test_a_vocabulary_that_is_none_is_refused_by_line(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "words.txt"
+    path.write_text(f"song 12\n{line}\n")
+    with pytest.raises(DataError, match=r"words\.txt:2.*taxi 12"):
+        read_vocabulary(path)
+    path.write_text("")
+    with pytest.raises(DataError, match="has no word"):
+        read_vocabulary(path)
+
+
+def test_the_shipped_words_are_common_english() -> None:
+    words = read_vocabulary(ENGLISH)
+    assert {"the", "taxi", "rental", "dentist"} <= words.keys() and min(words.values()) >= 5
+    assert Counter(map(str.islower, words)) == {True: len(words)}
