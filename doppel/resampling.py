@@ -109,6 +109,26 @@ def projected_weights(vectors_MK: csr_matrix, targets_K: Floats, variance: float
     return tilt(solved.x)[1]
 
 
+def share_weights(
+    vectors_MK: csr_matrix, sums: Sequence[float], num_units: int, sigma: float | None
+) -> tuple[Floats, Floats, float]:
+    """Weights of a pool by the released sums of private vectors: post-processing of these and of the pool.
+
+    Args:
+        vectors_MK: φ of each tree of the pool.
+        sums: Of the N private vectors, as released, one a bin.
+        num_units: N.
+        sigma: Standard deviation of their noise; None without.
+
+    Returns:
+        The weights, the expectations that they aim at, and the variance of each: the noise, and chance (N unit vectors
+        of norm 1 over K bins).
+    """
+    targets_K = np.array(sums) / num_units
+    variance = ((sigma or 0.0) ** 2 + num_units / len(targets_K)) / num_units**2
+    return projected_weights(vectors_MK, targets_K, variance), targets_K, variance
+
+
 def draw(weights_M: Floats, num_samples: int, seed: int | None = None, order: Sequence[int] | None = None) -> list[int]:
     """Draw by systematic sampling: tree i ⌊n·w_i⌋ or ⌈n·w_i⌉ times, n·w_i on average.
 

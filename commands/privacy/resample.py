@@ -17,7 +17,7 @@ from datamodules.reading.columns import ReferenceColumns
 from datamodules.reading.example import Example
 from doppel.errors import DataError, UserError
 from doppel.files import read_json_lines, write_json, write_json_lines
-from doppel.resampling import draw, matrix, projected_weights
+from doppel.resampling import draw, matrix, share_weights
 
 
 def resample(
@@ -140,10 +140,7 @@ def _draw(
     sigma, num_units, bins = released["noise_multiplier"], released["num_units"], released["bins"]
     readings = [read for _, read in kept]
     vectors = matrix([extractor.vector(read, bins) for read in readings], bins)
-    targets = np.array([released["sums"][name] for name in bins]) / num_units
-    # of a target: the noise, and chance: N unit vectors of norm 1 over K bins
-    variance = ((sigma or 0.0) ** 2 + num_units / len(bins)) / num_units**2
-    weights = projected_weights(vectors, targets, variance)
+    weights, targets, variance = share_weights(vectors, [released["sums"][name] for name in bins], num_units, sigma)
     drawn = draw(weights, num_samples, seed, order=sorted(range(len(kept)), key=readings.__getitem__))
     drawing: dict[str, Any] = {
         "of": extractor.of,
