@@ -62,7 +62,7 @@ STEPS = {
     "public-trees": "commands.data.public_trees:public_trees",
     "histogram": "commands.privacy.histogram:histogram",
     "attributes": "commands.privacy.attributes:attributes",
-    "calibrate": "commands.privacy.calibrate:calibrate",
+    "resample": "commands.privacy.resample:resample",
     "rows": "commands.privacy.rows:rows",
     "words": "commands.privacy.words:words",
     "keep-saying": "commands.privacy.words:keep_saying",

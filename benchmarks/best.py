@@ -31,12 +31,12 @@ from commands.run.code_copy import version
 from commands.runs.system import BASE_MODEL
 from datamodules.reading.example import Example
 from datamodules.reading.examples import read_examples
-from doppel.calibration import Floats, draw, matrix, pool_bins, share_weights, tree_vector
 from doppel.files import write_json_lines
 from doppel.metrics import Corpus, compare
 from doppel.metrics.judged import Nats
 from doppel.metrics.mauve import mauve
 from doppel.privacy.histogram import NoisyHistogram
+from doppel.resampling import Floats, draw, matrix, pool_bins, share_weights, tree_vector
 from doppel.topics import make_codebook
 
 #: Noise multiplier of shares and clusters of votes, as a run has them by default; of a pool a third is drawn.

@@ -231,7 +231,15 @@ def main() -> None:
     of_topics.add_argument("--num", nargs="+", type=int, default=[2_000, 10_000])
     of_topics.add_argument("--epsilon", nargs="+", type=float, default=[3.0, 8.0])
     of_topics.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
+    of_words = tasks.add_parser("words", help="precision and recall of words that nobody expected")
+    of_words.add_argument("--out", type=Path, required=True)
+    of_words.add_argument("--data", nargs="+", choices=DATA, default=[*DATA])
     given = parser.parse_args()
+    if given.task == "words":
+        from benchmarks import unexpected_words  # which draws as this module does
+
+        unexpected_words.write(given.out, given.data)
+        return
     made = version(), f"CPU, {os.cpu_count()} cores"
     is_new = not given.out.exists()
     with given.out.open("a", newline="") as file:

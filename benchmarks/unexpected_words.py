@@ -1,6 +1,6 @@
 """Precision and recall of the words that nobody expected, by the share of what the reference lacks.
 
-    python -m benchmarks.unexpected_words OUT.csv [--data sgd smcalflow]
+    python -m benchmarks.unexpected words --out OUT.csv [--data sgd smcalflow]
 
 No model is trained. The reference is of the same source as the private requests (other dialogues of the same file), and
 of Schema-Guided Dialogue also of its ``valid``, whose services speak otherwise. A word is right if at least half of the
@@ -9,16 +9,15 @@ private rows that say it are of a hidden theme; a theme is named if it is the co
 
 from __future__ import annotations
 
-import argparse
 import csv
 import os
 import random
-import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 
-from benchmarks.unexpected import FUNCTIONS, NUM_HIDDEN, Trial, _turns, draw
+from benchmarks.unexpected import COLUMNS, FUNCTIONS, NUM_HIDDEN, Trial, _turns, draw
 from commands.run.code_copy import version
 from commands.run.settings import Words
 from datamodules.reading.example import Unit
@@ -35,10 +34,6 @@ SETTINGS: dict[tuple[str, str], dict[Unit, list[int]]] = {
     ("smcalflow", "same source"): {"utterance": [2_000, 10_000], "dialogue": [2_000]},
 }
 SEEDS, EPSILONS = (1, 2, 3, 4, 5), (1.0, 3.0, 8.0)
-COLUMNS = (
-    *("epsilon", "system", "data", "num_samples", "experiment", "setting", "seed"),
-    *("metric", "value", "commit", "machine"),
-)
 
 
 def trial(data: str, source: str, num_units: int, unit: Unit, seed: int) -> Trial:
@@ -88,39 +83,38 @@ def measure(made: Trial, unit: Unit, seed: int) -> Iterator[tuple[float, dict[st
                 named.add(theme)
         values: dict[str, float] = {"num_words": len(found.words), "num_right": right, "sigma": sigma}
         held = sum(word.low <= gives[word.word] / num_units <= word.high for word in found.words)
-        values |= {"num_intervals_right": held, "least": found.least, "cost_in_sigma": cost(privacy, num_units)}
+        values |= {"num_intervals_right": held, "least": found.least, "cost_in_sigma": cost(epsilon, num_units)}
         for theme in sorted(made.hidden):
             values[f"named@{len(has[theme]) / num_units:.4f}"] = theme in named
         yield epsilon, values
 
 
-def cost(privacy: PrivacyArguments, num_units: int) -> float:
+@cache
+def cost(epsilon: float, num_units: int) -> float:
     """By which part the noise of a training of ten epochs grows, by the accountant."""
-    with warnings.catch_warnings(action="ignore"):
-        without = PrivacyArguments(privacy.target_epsilon)
-        one, other = (own.plan(num_units, num_units // 20, [10], "utterance") for own in (privacy, without))
-    return one.noise_multiplier / other.noise_multiplier - 1
+    noises = []
+    for words in (Words().noise_multiplier, None):
+        privacy = PrivacyArguments(epsilon, words_noise_multiplier=words)
+        noises.append(privacy.plan(num_units, num_units // 20, [10], "utterance").noise_multiplier)
+    return noises[0] / noises[1] - 1
 
 
-def main() -> None:
-    """Measure, and write a line of CSV for each number, in the form of docs/results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("out", type=Path)
-    parser.add_argument("--data", nargs="+", choices=["sgd", "smcalflow"], default=["sgd", "smcalflow"])
-    given = parser.parse_args()
+def write(out: Path, chosen: Sequence[str]) -> None:
+    """Measure, and write a line of CSV for each number, in the form of docs/results.
+
+    Args:
+        out: The file.
+        chosen: Which data.
+    """
     made = version(), f"CPU, {os.cpu_count()} cores"
-    with given.out.open("w", newline="") as file:
+    with out.open("w", newline="") as file:
         lines = csv.writer(file, lineterminator="\n")
         lines.writerow(COLUMNS)
         for (data, source), units in SETTINGS.items():
-            for unit, num_units in ((u, n) for u, numbers in units.items() for n in numbers if data in given.data):
+            for unit, num_units in ((u, n) for u, numbers in units.items() for n in numbers if data in chosen):
                 for seed in SEEDS:
                     for epsilon, values in measure(trial(data, source, num_units, unit, seed), unit, seed):
                         about = [epsilon, "words", f"{data}, {source}", "", "unexpected", f"{unit}, N = {num_units:,}"]
                         for metric, value in values.items():
                             lines.writerow([*about, seed, metric, f"{float(value):.4f}", *made])
                 file.flush()
-
-
-if __name__ == "__main__":
-    main()

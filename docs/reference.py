@@ -11,7 +11,7 @@ from typing import Any
 from docstring_parser import parse
 
 from commands.privacy.evolution_settings import Evolution
-from commands.run.settings import Adaptation, Attributes, Calibration, Experiment, Topics, Words
+from commands.run.settings import Adaptation, Attributes, Experiment, Resampling, Topics, Words
 from commands.run.slurm import Site
 from commands.runs.yaml_files import PLACE
 from datamodules.dialogue_data_module import DialogueDataModule
@@ -34,7 +34,7 @@ SECTIONS: dict[str, type] = {
     "model.lora": LoraArguments,
     "sampling": SamplingArguments,
     "privacy": PrivacyArguments,
-    "calibration": Calibration,
+    "resampling": Resampling,
     "topics": Topics,
     "words": Words,
     "attributes": Attributes,

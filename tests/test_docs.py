@@ -115,7 +115,7 @@ def test_named_fields_exist(page: Path) -> None:
     if page.name == "log.md":
         return
     named = [match[0] for span in code(page) if (match := re.match(r"\w+(\.\w+)+(?=[=:]|$)", span))]
-    sections = (*SECTIONS, "stages", "epochs", "topics", "adaptation", "calibration")
+    sections = (*SECTIONS, "stages", "epochs", "topics", "adaptation", "resampling")
     named = [name for name in named if name.partition(".")[0] in sections]
     for block in blocks(page):
         content = yaml.safe_load(block.text) if block.language == "yaml" else {}

@@ -21,7 +21,7 @@ from commands.run.work import make_folder, write
 from commands.runs.steps import Step
 
 #: Commands among the tools that samplings read from.
-_NEEDED = ("public-trees", "calibrate")
+_NEEDED = ("public-trees", "resample")
 
 
 def makes_samples(step: Step) -> bool:

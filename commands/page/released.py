@@ -18,8 +18,8 @@ from commands.privacy.feature_extractors import CLUSTERS
 from commands.runs.manifest import Entry, Manifest
 from commands.runs.run_record import RunRecord
 from datamodules.reading.attribute_codes import AttributeCodes
-from doppel.calibration import tree_vector
 from doppel.privacy.histogram import CONFIDENCE, Z, largest_noise
+from doppel.resampling import tree_vector
 from doppel.tables.schema import Column, Schema
 
 
@@ -52,14 +52,14 @@ class Release:
 
 
 def read_release(record: RunRecord, of: str, trees: Sequence[str]) -> Release | None:
-    """What was released for a system: the histogram of its labels, or of the function types that calibrated it, or the
+    """What was released for a system: the histogram of its labels, or of the function types that resampled it, or the
     single columns of its table of attributes where samples have no trees.
 
     Formal guarantees:
         What is read was released with noise and is in the ledger; all else here is arithmetic on it, on the public N
         and sigma, and on samples: post-processing. A histogram without noise is not read.
 
-    A calibration sums, over turns, each turn's functions as a vector of length 1 (`doppel.calibration.tree_vector`).
+    A resampling sums, over turns, each turn's functions as a vector of length 1 (`doppel.resampling.tree_vector`).
     A function's sum becomes a share of turns by the mean entry that it has in the ``trees`` which use it: that assumes
     synthetic trees with the function to be about as rich in other functions as private ones.
 
@@ -118,7 +118,7 @@ def _of_columns(manifest: Manifest, samples: Entry) -> Release | None:
 
 def _shares(manifest: Manifest, samples: Entry) -> dict[str, Any] | None:
     """What a step released with noise, by which the samples were drawn or their prompts were; None where none did."""
-    steps = {entry.step for entry in manifest.upstream(samples.path) if entry.verb in ("histogram", "calibrate")}
+    steps = {entry.step for entry in manifest.upstream(samples.path) if entry.verb in ("histogram", "resample")}
     for entry in manifest.find("metrics"):
         told = _read(manifest.path(entry)) if entry.step in steps and not manifest.changes(entry.path) else None
         if told is not None and "sums" in told:

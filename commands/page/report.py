@@ -54,7 +54,7 @@ def build_report(record: RunRecord) -> dict[str, Any]:
 
     Returns:
         ``epsilon`` (the target), ``privacy`` (ε actually spent, of the two-stage system and of each, and what it
-        protects), both null without privacy; ``sampling``, ``calibration`` (of the trees), ``draws`` (how many texts,
+        protects), both null without privacy; ``sampling``, ``resampling`` (of the trees), ``draws`` (how many texts,
         and how many dropped) and ``metrics`` by system; ``left_out`` (why a system has no metrics); ``timings`` in
         seconds by stage, but for those that read private text; and what was run. Files are called by their names, and
         folders not at all, for anybody may read it. An adaptation also has ``parser_metrics`` by the system whose
@@ -87,7 +87,7 @@ def build_report(record: RunRecord) -> dict[str, Any]:
         "parser": record.parser,
         "privacy": privacy,
         "sampling": {name: run_numbers.sampling(record, name) for name in metrics},
-        "calibration": {name: told for name in metrics if (told := run_numbers.calibration(record, name))},
+        "resampling": {name: told for name in metrics if (told := run_numbers.resampling(record, name))},
         "draws": {name: run_numbers.draws(record, name) for name in metrics},
         "metrics": public_names(metrics),
         "left_out": left_out,

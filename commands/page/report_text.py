@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from commands.quality.evaluate import CHOSEN_BY_JUDGE
-from commands.quality.measures import INSTEAD, human_value, judged, measure, with_sound_mauve
+from commands.quality.measures import INSTEAD, LEAST_FOR_MAUVE, human_value, judged, measure, with_sound_mauve
 from commands.runs.run_record import RunRecord
 from commands.runs.systems import system
 from doppel.console.table import Table
@@ -43,6 +43,8 @@ def render(report: dict[str, Any], record: RunRecord, num_samples: int = 3) -> s
             lines.append(f"Privacy card: {state}")
     flattered = [name for name, values in report["metrics"].items() if values.get("chosen_by_this_parser")]
     lines += [f"{name}: {CHOSEN_BY_JUDGE}" for name in flattered]
+    if any(len(with_sound_mauve(values)) < len(values) for values in report["metrics"].values()):
+        lines.append(f"no MAUVE is shown: it needs at least {LEAST_FOR_MAUVE} samples")
     left_out = report["left_out"] | report.get("parsers_left_out", {})
     lines += [f"left out: {name}: {why}" for name, why in left_out.items()]
     return "\n".join([*lines, *_samples(record, report["metrics"], num_samples)])

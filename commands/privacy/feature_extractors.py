@@ -1,4 +1,4 @@
-"""What a calibration counts of a text: the function types of its tree, or its topic."""
+"""What a resampling counts of a text: the function types of its tree, or its topic."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from datamodules.reading.columns import Columns
 from datamodules.reading.example import Example
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import content_digest, expand_path
-from doppel.calibration import pool_bins, tree_vector
 from doppel.errors import UserError
 from doppel.lispress import is_valid
+from doppel.resampling import pool_bins, tree_vector
 from doppel.topics import Codebook, Floats, make_codebook
 
 if TYPE_CHECKING:
@@ -80,11 +80,11 @@ class Trees(FeatureExtractor):
         return [text if is_valid(text) else "" for text in texts]
 
     def bins(self, readings: Sequence[str]) -> dict[str, float]:
-        """See :func:`~doppel.calibration.pool_bins`."""
+        """See :func:`~doppel.resampling.pool_bins`."""
         return pool_bins(readings)
 
     def vector(self, reading: str, bins: Mapping[str, float]) -> dict[str, float]:
-        """See :func:`~doppel.calibration.tree_vector`."""
+        """See :func:`~doppel.resampling.tree_vector`."""
         return tree_vector(reading, bins)
 
 

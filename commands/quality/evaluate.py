@@ -132,7 +132,7 @@ def evaluate(
     values |= {"judges": told, "featurizer": featurizer, "parser": None if parser is None else str(parser)}
     values["notes"] += judges.notes
     made = synthetic.resolve()  # of a link, such as RUN/synthetic.jsonl
-    records = [path for path in (record_of(made), Path(f"{made}.calibration.json")) if path.is_file()]
+    records = [path for path in (record_of(made), Path(f"{made}.resampling.json")) if path.is_file()]
     values["notes"] += [note for path in records for note in _chosen_by(read_json(path))]
     if parser is not None and records:
         digest = content_digest(str(parser))

@@ -13,7 +13,7 @@ from doppel.errors import UserError
 
 #: Role of what was drawn or chosen from → fields of an experiment that the choice depends on.
 _CHOICES = {
-    "pool": ("calibration", "public_parser", "topics"),
+    "pool": ("resampling", "public_parser", "topics"),
     "candidates": ("candidates", "public_parser", "fluent", "label_words"),
 }
 
@@ -88,10 +88,10 @@ def warnings(record: RunRecord, of: str) -> list[str]:
     return found
 
 
-def calibration(record: RunRecord, of: str) -> dict[str, Any] | None:
+def resampling(record: RunRecord, of: str) -> dict[str, Any] | None:
     """Return how the trees or utterances of a system were drawn from an over-sample; None where they were not."""
     for made in _texts(record.manifest, of):
-        told = _as_made(record.manifest, f"{made.path}.calibration.json")
+        told = _as_made(record.manifest, f"{made.path}.resampling.json")
         if told is not None:
             return read_json(record.manifest.path(told))
     return None

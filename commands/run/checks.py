@@ -105,7 +105,7 @@ def _contradictions(experiment: Experiment) -> Iterator[str]:
     """Fields that exclude one another, or of which one needs the other: the refusal, and whether it is so."""
     is_adaptation, is_one = experiment.adaptation is not None, experiment.candidates == 1
     evolves, evolution = "evolution" in experiment.systems, experiment.evolving
-    draws_texts = experiment.calibration is not None and not experiment.calibration.draws_trees
+    draws_texts = experiment.resampling is not None and not experiment.resampling.draws_trees
     budget = experiment.of("evolution").privacy
     room = next((key for key in ("histogram_share", "histogram_noise_multiplier") if budget.get(key) is not None), None)
     variants = experiment.variants.items()
@@ -125,7 +125,7 @@ def _contradictions(experiment: Experiment) -> Iterator[str]:
         f"privacy.{room} leaves room for counts of labels, and evolution makes none without evolution.per_label: set "
         f"variants.evolution.privacy.{room}=null": evolves and not evolution.per_label and room is not None,
         "an adaptation trains its systems, and evolution trains nothing: leave it out": evolves and is_adaptation,
-        "a calibration of utterances draws from all of them: leave out candidates": draws_texts and not is_one,
+        "a resampling of utterances draws from all of them: leave out candidates": draws_texts and not is_one,
         "write_parses is for data.train_path, and an adaptation has its own parser: leave one of them out": (
             experiment.write_parses and is_adaptation
         ),

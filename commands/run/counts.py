@@ -78,7 +78,7 @@ def marginals(run: Run, system: System, stage: str, attributes: Attributes) -> S
     )
 
 
-def calibrate(run: Run, system: System, stage: str, shares: Shares) -> Step:
+def resample(run: Run, system: System, stage: str, shares: Shares) -> Step:
     """Draw from an over-sample; a system that samples from another's models reads what that released."""
     experiment, folder, options = run.experiment, f"{system.scope}/{stage}", Settings()
     if isinstance(shares, Topics):
@@ -90,7 +90,7 @@ def calibrate(run: Run, system: System, stage: str, shares: Shares) -> Step:
         options = {"parser": experiment.public_parser}
     role: Role = "prompts" if shares.draws_trees else run.role
     pool, writes = run.at("pool.jsonl"), run.at("trees.jsonl" if shares.draws_trees else "samples.jsonl")
-    made = [file_of(system, writes, role), file_of(system, f"{writes}.calibration.json", "metrics")]
+    made = [file_of(system, writes, role), file_of(system, f"{writes}.resampling.json", "metrics")]
     released = [_shares(run, f"{folder}/marginals.json", system)]
     if isinstance(shares, Topics) or shares.of == "votes":
         released.append(file_of(system, f"{folder}/codebook.jsonl", "data"))
@@ -100,8 +100,8 @@ def calibrate(run: Run, system: System, stage: str, shares: Shares) -> Step:
     again = {"shares": run.folder / folder / "marginals.json", "only": run.wanted.only} if run.draw > 1 else {}
     options |= {"num_samples": experiment.num_samples, **again, "seed": experiment.seed}
     return run.step(
-        "calibrate",
-        "calibrate",
+        "resample",
+        "resample",
         {"stage_dir": run.folder / folder, **_exact(run), **files, **options},
         writes=[*made, *(released if releases else [])],
         reads=[

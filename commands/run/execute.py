@@ -31,7 +31,7 @@ _WEIGHTS = {"fit": 4.0, "predict": 3.0, "metrics": 3.0, "tool": 0.5}
 _WHAT = {"fit": "training", "predict": "sampling", "metrics": "comparing", "tool": "a moment"}
 #: Seconds between the lines of a step that has no bar of its own.
 _PULSE = 60.0
-_WHAT_OF = {"calibrate": "counting and drawing", "attributes": "counting and drawing", "evolve": "writing and voting"}
+_WHAT_OF = {"resample": "counting and drawing", "attributes": "counting and drawing", "evolve": "writing and voting"}
 
 
 def run_here(run: Path, steps: Sequence[Step], python: str = sys.executable, is_verbose: bool = False) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 from commands.privacy.evolution_settings import Evolution
 from commands.run.checks import check
-from commands.run.settings import Adaptation, Attributes, Calibration, Experiment, Topics, Words
+from commands.run.settings import Adaptation, Attributes, Experiment, Resampling, Topics, Words
 from commands.runs.sections import SECTIONS, with_sections
 from commands.runs.systems import USUAL
 from commands.runs.yaml_files import ROOT, absolute, build, dump, fill_in, listed, merge, read_yaml
@@ -77,7 +77,7 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
     values["systems"] = values["systems"] or list(USUAL)
     parts: dict[str, Callable[[Any], Any]] = {
         "adaptation": lambda read: Adaptation(**vars(read)),
-        "calibration": lambda read: Calibration(**vars(read)),
+        "resampling": lambda read: Resampling(**vars(read)),
         "topics": lambda read: Topics(**vars(read)),
         "words": lambda read: Words(**vars(read)),
         "attributes": lambda read: Attributes(**vars(read)),

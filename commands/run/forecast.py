@@ -214,14 +214,14 @@ def _faint(
         share = experiment.attributes.share
         text = f"{lead} {least:.0%} have shows above the noise of one attribute: raise attributes.share={share:g}"
         return None if least <= LARGE_SHARE else f"{text}, or give fewer attributes"
-    noise, votes = privacy.histogram_noise_multiplier, experiment.calibration
+    noise, votes = privacy.histogram_noise_multiplier, experiment.resampling
     if not noise:
         return None
     if votes is not None and votes.of == "votes" and system.name != "topics" and system.learns != "label":
         each, fewer = num_units / votes.clusters, int(num_units / CLEAR / noise)
-        ways = [f"calibration.clusters={fewer}"] if fewer >= 2 else []
+        ways = [f"resampling.clusters={fewer}"] if fewer >= 2 else []
         told = f"{system.name}: votes are below the noise: {each:.2g} a cluster on average under noise of {noise:g}"
-        told += f": give {', or '.join([*ways, 'a smaller calibration.noise_multiplier'])}"
+        told += f": give {', or '.join([*ways, 'a smaller resampling.noise_multiplier'])}"
         return None if each >= CLEAR * noise else told
     number, key = _bins(experiment, system)
     least = largest_noise(number) / num_units if number else 0.0

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from commands.run.adaptation import adaptation
 from commands.run.context import Run, Wanted, file_of
-from commands.run.counts import calibrate, evolve, histogram, keep_saying, marginals, rows, words
+from commands.run.counts import evolve, histogram, keep_saying, marginals, resample, rows, words
 from commands.run.samplings import annotate_private, predict, public_trees
 from commands.run.scores import evaluate, keep_best, report
-from commands.run.settings import Attributes, Calibration, Experiment, Topics, systems_of
+from commands.run.settings import Attributes, Experiment, Resampling, Topics, systems_of
 from commands.run.trainings import Shares, fit, fit_parser
 from commands.runs.steps import ANNOTATED, PUBLIC_TREES, Step, linked
 from commands.runs.system import System
@@ -24,7 +24,7 @@ from commands.runs.yaml_files import Settings
 
 def one_stage(run: Run, system: System) -> list[Step]:
     """Return the steps of p(x): utterances by themselves."""
-    shares = _calibration(run, system)
+    shares = _resampling(run, system)
     return [fit(run, system, "one_stage", shares), *_utterances(run, system, "one_stage", None, shares)]
 
 
@@ -62,7 +62,7 @@ def evolution(run: Run, system: System) -> list[Step]:
 
 def two_stage(run: Run, system: System, changes: Settings | None = None) -> list[Step]:
     """Return the steps of p(y), then p(x | y): trees, then utterances for them."""
-    shares = _calibration(run, system)
+    shares = _resampling(run, system)
     trainings = [fit(run, system, stage, shares, changes) for stage in ("parse_tree", "parse2utterance")]
     return [*trainings, *_trees_then_utterances(run, system, changes)]
 
@@ -174,16 +174,16 @@ def _attributes(run: Run) -> tuple[Attributes, Settings]:
     return attributes, {"model": {"source": "label"}, "data": {"columns": {"attributes": attributes.schema}}}
 
 
-def _calibration(run: Run, system: System) -> Calibration | None:
+def _resampling(run: Run, system: System) -> Resampling | None:
     """How samples of a system are drawn from an over-sample; None: as they are sampled, or as trees are given."""
-    wanted = run.experiment.calibration
+    wanted = run.experiment.resampling
     if wanted is None or (wanted.draws_trees and not system.has_trees) or run.wanted.trees is not None:
         return None
     return wanted
 
 
 def _trees_then_utterances(run: Run, system: System, changes: Settings | None) -> list[Step]:
-    shares = _calibration(run, system)
+    shares = _resampling(run, system)
     return [
         *_trees(run, system, "parse_tree", shares, changes),
         *_utterances(run, system, "parse2utterance", "trees.jsonl", shares, changes),
@@ -191,7 +191,7 @@ def _trees_then_utterances(run: Run, system: System, changes: Settings | None) -
 
 
 def _trees(
-    run: Run, system: System, stage: str, shares: Calibration | None = None, changes: Settings | None = None
+    run: Run, system: System, stage: str, shares: Resampling | None = None, changes: Settings | None = None
 ) -> list[Step]:
     """Trees of a model, the prompts of another; drawn by their shares where an experiment asks for it.
 
@@ -203,7 +203,7 @@ def _trees(
         trees = file_of(system, run.at("trees.jsonl"), "prompts")
         return [predict(run, system, stage, trees, None, shares, changes)]
     pool = file_of(system, run.at("pool.jsonl"), "pool")
-    return [predict(run, system, stage, pool, None, shares, changes), calibrate(run, system, stage, shares)]
+    return [predict(run, system, stage, pool, None, shares, changes), resample(run, system, stage, shares)]
 
 
 def _utterances(
@@ -233,6 +233,6 @@ def _utterances(
         return [sampled, keep_best(run, system, given)]
     if shares is not None and not shares.draws_trees:
         pool = file_of(system, run.at("pool.jsonl"), "pool")
-        return [predict(run, system, stage, pool, given, shares, changes), calibrate(run, system, stage, shares)]
+        return [predict(run, system, stage, pool, given, shares, changes), resample(run, system, stage, shares)]
     samples = file_of(system, run.at("samples.jsonl"), run.role)
     return [predict(run, system, stage, samples, given, shares, changes)]

@@ -47,7 +47,7 @@ class Adaptation:
 
 
 @dataclass(frozen=True)
-class Calibration:
+class Resampling:
     """Resample an over-sample to DP shares of function types, or of clusters: see ``docs/systems.md``.
 
     Args:
@@ -66,9 +66,9 @@ class Calibration:
     encoder: str = "minilm"
 
     def __post_init__(self) -> None:
-        _check_shares("calibration", self.noise_multiplier, self.oversample)
+        _check_shares("resampling", self.noise_multiplier, self.oversample)
         if self.clusters < 2:
-            raise UserError(f"calibration.clusters is {self.clusters}: give at least 2")
+            raise UserError(f"resampling.clusters is {self.clusters}: give at least 2")
 
     @property
     def draws_trees(self) -> bool:
@@ -78,7 +78,7 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Topics:
-    """Settings of the system ``topics``: see ``python cli.py step calibrate --help``.
+    """Settings of the system ``topics``: see ``python cli.py step resample --help``.
 
     Args:
         num_topics: Number of topics.
@@ -89,7 +89,7 @@ class Topics:
         oversample: Samples written for each one kept.
     """
 
-    draws_trees = False  # as of a calibration
+    draws_trees = False  # as of a resampling
     num_topics: int = 40
     texts: str | None = None
     encoder: str = "minilm"
@@ -169,7 +169,7 @@ class Experiment:
             at most the median of human requests of that length, those of ``reference``.
         label_words: For ``keep-best``: value of a label → words that describe it, ``"1.0": terrible, worst``; by
             default the value itself. Public knowledge, never looked up in the private texts.
-        public_parser: Checkpoint of a parser that selects among candidates, parses requests for ``calibration``, or
+        public_parser: Checkpoint of a parser that selects among candidates, parses requests for ``resampling``, or
             writes the trees of private rows. It must not be trained on the private requests: no ε would cover that.
         write_parses: The private rows have no trees: ``public_parser`` writes them, on the machine that trains.
         reference: Public human requests that samples are compared with: a file, or ``embedded:…``; null: no metrics,
@@ -203,7 +203,7 @@ class Experiment:
             guarantee, which holds either way.
         exact_histogram: Use the exact shares of labels, or attributes, as the paper does: NOT PRIVATE, and marked so
             everywhere.
-        calibration: Resample each system's over-sample to DP shares; null: keep samples as drawn.
+        resampling: Resample each system's over-sample to DP shares; null: keep samples as drawn.
         parser: Checkpoint of the semantic parser for the evaluation (and for an adaptation).
         supported: Functions or labels that the assistant supports, for the page: names, prefixes with a star, ``!NAME``
             for one that it lacks; or a file of them, or a ``.csv`` table of its API. Null: the table under which trees
@@ -251,7 +251,7 @@ class Experiment:
     evolution: Evolution | None = None
     redact: Redaction | None = None
     exact_histogram: bool = False
-    calibration: Calibration | None = None
+    resampling: Resampling | None = None
     parser: str | None = None
     supported: list[str] | str | None = None
     names: str | dict[str, str | list[str]] | None = None

@@ -165,8 +165,8 @@ def check_sources(experiment: Experiment) -> None:
         return
     read_supported(experiment.supported)
     read_names(experiment.names)
-    calibration = experiment.calibration
-    counts = None if calibration is None else calibration.of
+    resampling = experiment.resampling
+    counts = None if resampling is None else resampling.of
     chosen = {used.learns for used in systems_of(experiment)} if experiment.candidates > 1 else set()
     chooses = "parse" in chosen and not (experiment.fluent and experiment.public_parser is None)
     if chooses or experiment.write_parses or counts == "utterances":
@@ -192,7 +192,7 @@ def check_sources(experiment: Experiment) -> None:
         )
     for is_needed, what, encoder in (
         ("label" in chosen, "candidates of the systems labels and attributes need", "minilm"),
-        (counts == "votes", "calibration.of=votes needs", "" if calibration is None else calibration.encoder),
+        (counts == "votes", "resampling.of=votes needs", "" if resampling is None else resampling.encoder),
         ("topics" in experiment.systems, "the system topics needs", (experiment.topics or Topics()).encoder),
         ("evolution" in experiment.systems, "the system evolution needs", experiment.evolving.encoder),
     ):

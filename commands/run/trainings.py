@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from commands.run.context import Run, file_of, read
-from commands.run.settings import Attributes, Calibration, Topics
+from commands.run.settings import Attributes, Resampling, Topics
 from commands.runs.sections import SECTIONS
 from commands.runs.steps import PUBLIC_TREES, File, Step
 from commands.runs.system import BASE_MODEL, MODEL_FILES, System
@@ -14,7 +14,7 @@ from commands.runs.yaml_files import Settings, listed, merge
 from datamodules.guards.redaction import Redaction
 from doppel.errors import UserError
 
-Shares = Calibration | Topics
+Shares = Resampling | Topics
 _DATA = "datamodules.dialogue_data_module.DialogueDataModule"
 #: What stands in ``grammar`` for the trees of the reference.
 REFERENCE = "reference"

@@ -83,7 +83,7 @@ class Step:
         """
         if self.command in ("fit", "predict"):
             return "fit" if self.command == "fit" else "predict"
-        has_model = self.command == "calibrate" and not self.config.keys().isdisjoint(("parser", "encoder"))
+        has_model = self.command == "resample" and not self.config.keys().isdisjoint(("parser", "encoder"))
         return "metrics" if has_model or self.command in _OF_MODELS else "tool"
 
     def words(self, run: Path) -> tuple[str, ...]:

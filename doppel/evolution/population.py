@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from doppel.calibration import draw
+from doppel.resampling import draw
 
 Floats = NDArray[np.float64]
 #: How candidates are chosen: those with most votes, or each as often as its share of them says.

@@ -1,7 +1,7 @@
 """A noised histogram: how often each of some public labels occurs among private units.
 
 It is released of labels (1.5-stage), which prompts are drawn from; of the function types of trees, of topics, or of the
-clusters of samples that are voted for, which samples are drawn by (`doppel.calibration`); and of votes for texts of a
+clusters of samples that are voted for, which samples are drawn by (`doppel.resampling`); and of votes for texts of a
 public model (`doppel.evolution`). Each is one mechanism in the ledger, its noise part of the scope's budget.
 """
 

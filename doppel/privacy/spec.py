@@ -57,7 +57,7 @@ class PrivacyArguments:
         fp16_loss_scale: Factor of the loss under precision ``16-mixed``; public and constant. A power of two is exact.
         seed: Fixed noise seed, for tests only: it lets a reader subtract the noise, and voids the guarantee.
         histogram_noise_multiplier: Noise multiplier of a histogram that ``python cli.py step histogram``, or
-            ``calibrate``, will release from this budget; σ of the training leaves room for it within the target ε.
+            ``resample``, will release from this budget; σ of the training leaves room for it within the target ε.
             Null: no histogram.
         histogram_share: Instead of that noise, the share of the budget for such a release, as a part of μ², where μ is
             that of one Gaussian release that costs all of the target ε. So the noise follows from ε and δ.

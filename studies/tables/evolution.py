@@ -45,7 +45,7 @@ CELLS: dict[str, tuple[str, dict[str, Any]]] = {
     "one_stage": ("one_stage", {}),
     "one_stage + votes": (
         "one_stage",
-        {"calibration.of": "votes", "calibration.clusters": 50, "calibration.oversample": 5},
+        {"resampling.of": "votes", "resampling.clusters": 50, "resampling.oversample": 5},
     ),
 }
 #: Of a comparison, what the table has.

@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.best import weights
 from datamodules.reading.example import Example
-from doppel.calibration import draw
+from doppel.resampling import draw
 
 
 def requests(parse: str, number: int) -> list[Example]:

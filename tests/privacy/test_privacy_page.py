@@ -58,7 +58,7 @@ def test_the_page_says_who_may_read_each_file_of_a_training(private_run: Path) -
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in (ROOT / "configs" / "experiments").glob("*.yaml")))
-@pytest.mark.parametrize("more", ["", "calibration: {of: trees}", "candidates: 2", "compare_with_private: true"])
+@pytest.mark.parametrize("more", ["", "resampling: {of: trees}", "candidates: 2", "compare_with_private: true"])
 def test_the_page_says_who_may_read_each_file_that_a_step_leaves(name: str, more: str) -> None:
     files = [
         file for step in steps_of(load(shipped(name), yaml.safe_load(more) or {}), Path("run")) for file in step.writes

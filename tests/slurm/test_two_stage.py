@@ -249,20 +249,20 @@ def test_the_old_name_of_the_command_is_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("epsilon", [3.0, float("inf")])
-def test_calibrated_trees_are_drawn_between_the_two_passes(tmp_path: Path, epsilon: float) -> None:
+def test_resampled_trees_are_drawn_between_the_two_passes(tmp_path: Path, epsilon: float) -> None:
     systems = ["one_stage", "two_stage", "unconstrained"]
-    changes = {"systems": systems, "calibration.noise_multiplier": 7.0, "num_samples": 100, "epsilon": epsilon}
+    changes = {"systems": systems, "resampling.noise_multiplier": 7.0, "num_samples": 100, "epsilon": epsilon}
     listed = steps_of(load(EXPERIMENTS / "smcalflow-best-small.yaml", changes), tmp_path)
     stages = {stage.name: stage for stage in listed}
-    pool, drawn = stages["two_stage-sample_parse_tree"].config, stages["two_stage-calibrate"]
+    pool, drawn = stages["two_stage-sample_parse_tree"].config, stages["two_stage-resample"]
     assert pool is not None and pool["data"]["init_args"]["num_samples"] == 2000
     assert "two_stage/pool.jsonl" in str(pool["trainer"]["callbacks"])
     assert drawn.needs == ("two_stage-sample_parse_tree",)
-    assert (drawn.command, drawn.config["stage_dir"]) == ("calibrate", str(tmp_path / "two_stage/parse_tree"))
+    assert (drawn.command, drawn.config["stage_dir"]) == ("resample", str(tmp_path / "two_stage/parse_tree"))
     assert ("exact" in drawn.config) == (epsilon == float("inf"))
-    assert "two_stage-calibrate" in stages["two_stage-sample_parse2utterance"].needs
-    assert stages["unconstrained-calibrate"].needs == ("unconstrained-sample_parse_tree", "two_stage-calibrate")
-    assert "unconstrained-calibrate" in stages["unconstrained-sample_parse2utterance"].needs
+    assert "two_stage-resample" in stages["two_stage-sample_parse2utterance"].needs
+    assert stages["unconstrained-resample"].needs == ("unconstrained-sample_parse_tree", "two_stage-resample")
+    assert "unconstrained-resample" in stages["unconstrained-sample_parse2utterance"].needs
     trainings = {"two_stage-parse_tree": 7.0, "two_stage-parse2utterance": 7.0, "one_stage-one_stage": None}
     for name, expected in trainings.items():
         privacy = (stages[name].config or {}).get("privacy")
@@ -270,13 +270,13 @@ def test_calibrated_trees_are_drawn_between_the_two_passes(tmp_path: Path, epsil
     assert not any(
         "pool" in str(stage.config)
         for stage in listed
-        if "parse_tree" not in stage.name and stage.command != "calibrate"
+        if "parse_tree" not in stage.name and stage.command != "resample"
     )
 
 
-def test_calibrated_utterances_are_drawn_after_all_passes(tmp_path: Path) -> None:
+def test_resampled_utterances_are_drawn_after_all_passes(tmp_path: Path) -> None:
     changes = {"systems": ["one_stage", "two_stage", "unconstrained"], "num_samples": 100, "public_parser": "P"}
-    changes |= {"calibration.oversample": 5, "calibration.of": "utterances"}
+    changes |= {"resampling.oversample": 5, "resampling.of": "utterances"}
     listed = steps_of(load(EXPERIMENTS / "smcalflow-best-small.yaml", changes), tmp_path)
     stages = {stage.name: stage for stage in listed}
     files = {"one_stage-sample_one_stage": "one_stage/pool", "two_stage-sample_parse_tree": "two_stage/trees"}
@@ -284,14 +284,14 @@ def test_calibrated_utterances_are_drawn_after_all_passes(tmp_path: Path) -> Non
         config = stages[name].config
         assert config is not None and config["data"]["init_args"]["num_samples"] == 500
         assert str(tmp_path / f"{file}.jsonl") in str(config["trainer"]["callbacks"])
-    one, two = stages["one_stage-calibrate"], stages["two_stage-calibrate"]
+    one, two = stages["one_stage-resample"], stages["two_stage-resample"]
     assert one.config["stage_dir"] == str(tmp_path / "one_stage/one_stage") and one.needs == (
         "one_stage-sample_one_stage",
     )
     assert two.config["stage_dir"] == str(tmp_path / "two_stage/parse2utterance") and two.config["parser"] == "P"
-    assert stages["unconstrained-calibrate"].needs[-1] == "two_stage-calibrate"
-    assert stages["one_stage-evaluate"].needs == ("one_stage-calibrate",)
-    assert stages["two_stage-evaluate"].needs == ("two_stage-calibrate",)
+    assert stages["unconstrained-resample"].needs[-1] == "two_stage-resample"
+    assert stages["one_stage-evaluate"].needs == ("one_stage-resample",)
+    assert stages["two_stage-evaluate"].needs == ("two_stage-resample",)
     for name in ("one_stage-one_stage", "two_stage-parse_tree", "two_stage-parse2utterance"):
         assert (stages[name].config or {})["privacy"]["histogram_noise_multiplier"] == 10.0
 
@@ -303,7 +303,7 @@ def test_topics_are_one_training_whose_over_sample_is_drawn(tmp_path: Path) -> N
     assert list(stages) == [
         "topics-one_stage",
         "topics-sample_one_stage",
-        "topics-calibrate",
+        "topics-resample",
         "topics-evaluate",
         "report",
     ]
@@ -312,14 +312,14 @@ def test_topics_are_one_training_whose_over_sample_is_drawn(tmp_path: Path) -> N
     assert (privacy["epochs"], privacy["scope"], privacy["histogram_noise_multiplier"]) == ([12], "topics", 10.0)
     assert sampling["data"]["init_args"]["num_samples"] == 500
     assert str(tmp_path / "topics/pool.jsonl") in str(sampling["trainer"]["callbacks"])
-    drawn = stages["topics-calibrate"].config
+    drawn = stages["topics-resample"].config
     assert (drawn["stage_dir"], drawn["num_topics"]) == (str(tmp_path / "topics/one_stage"), 7)
     assert drawn["texts"] == "public.jsonl", "the reference"
     for without in ({"topics.texts": "samples"}, {"reference": None}):
         others = {s.name: s for s in steps_of(load(EXPERIMENTS / "own-data.yaml", changes | without), tmp_path)}
-        assert "texts" not in others["topics-calibrate"].config
+        assert "texts" not in others["topics-resample"].config
     assert drawn["out"] == str(tmp_path / "topics/samples.jsonl")
-    assert stages["topics-evaluate"].needs == ("topics-calibrate",)
+    assert stages["topics-evaluate"].needs == ("topics-resample",)
 
 
 def test_a_public_parser_writes_the_trees_of_private_utterances_one_by_one(tmp_path: Path) -> None:
@@ -355,12 +355,12 @@ def test_without_a_reference_there_is_a_report_and_nothing_is_compared(tmp_path:
     assert stages[-1].needs == ("one_stage-sample_one_stage", "labels-sample_labels")
 
 
-def test_a_calibration_that_makes_no_sense_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for wrong in ("calibration.noise_multiplier", "calibration.oversample", "topics.num_topics"):
+def test_a_resampling_that_makes_no_sense_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for wrong in ("resampling.noise_multiplier", "resampling.oversample", "topics.num_topics"):
         assert launch("quickstart", tmp_path, "--dry-run", "--set", f"{wrong}=0") == 2
         assert f"{wrong} is 0" in capsys.readouterr().err
-    assert launch("quickstart", tmp_path, "--dry-run", "--set", "calibration.of=utterances") == 2
+    assert launch("quickstart", tmp_path, "--dry-run", "--set", "resampling.of=utterances") == 2
     assert "public_parser" in capsys.readouterr().err
-    words = ["calibration.of=utterances", "candidates=2"]
+    words = ["resampling.of=utterances", "candidates=2"]
     assert launch("quickstart", tmp_path, "--dry-run", "--set", *words) == 2
     assert "candidates" in capsys.readouterr().err

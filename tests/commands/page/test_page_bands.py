@@ -114,6 +114,7 @@ def test_no_mauve_of_few_samples_is_shown(tmp_path: Path, capsys: pytest.Capture
         read = page(run)
         text = (run / "report.html").read_text() + capsys.readouterr().out
         assert (".876" in text or ".877" in text) == (".954" in text) == (number >= LEAST_FOR_MAUVE)
+        assert text.count("needs at least 500 samples") == (2 if number < LEAST_FOR_MAUVE else 0), "page and console"
         assert ("needs at least 500 samples" in read.all("section", id="quality")[0].words) == (
             number < LEAST_FOR_MAUVE
         )

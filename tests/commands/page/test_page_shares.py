@@ -21,11 +21,11 @@ from commands.page.supported import read_supported
 from commands.page.tree_paths import tree_paths
 from commands.runs.run_record import RunRecord
 from commands.runs.steps import File
-from doppel.calibration import pool_bins, tree_vector
 from doppel.errors import UserError
 from doppel.privacy.histogram import NoisyHistogram, add_noise, unit_sums
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments
+from doppel.resampling import pool_bins, tree_vector
 
 SIGMA, UNITS = 5.0, 2000
 NO_NAMES = read_names(None)
@@ -56,14 +56,14 @@ def labels(run: Path, sums: dict[str, float], sigma: float | None = SIGMA) -> No
     end_step(run, "labels-sample_labels", ["predict"], [samples], ["labels/labels.jsonl"])
 
 
-def calibrated(run: Path, system: str, stage: str, told: dict[str, Any]) -> None:
-    """Leave what a calibration of a system leaves."""
+def resampled(run: Path, system: str, stage: str, told: dict[str, Any]) -> None:
+    """Leave what a resampling of a system leaves."""
     (run / stage).mkdir()
     (run / stage / "marginals.json").write_text(json.dumps(told))
     (run / "samples.jsonl").write_text("{}\n")
     files = [File("samples.jsonl", "release", system, system)]
     files.append(File(f"{stage}/marginals.json", "metrics", system, system))
-    end_step(run, f"calibrate_{system}", ["calibrate"], files)
+    end_step(run, f"resample_{system}", ["resample"], files)
 
 
 def test_intervals_hold_the_true_shares_as_often_as_they_say() -> None:
@@ -99,13 +99,13 @@ def test_labels_have_the_released_shares(tmp_path: Path) -> None:
 
 def test_topics_that_an_over_sample_was_drawn_by_have_the_released_shares(tmp_path: Path) -> None:
     told = {"unit": "utterance", "num_units": UNITS, "noise_multiplier": SIGMA, "sums": {"lunch": 500.0, "rain": 90.0}}
-    calibrated(tmp_path, "topics", "topics", {**told, "bins": {"lunch": 1.0, "rain": 1.0}})
+    resampled(tmp_path, "topics", "topics", {**told, "bins": {"lunch": 1.0, "rain": 1.0}})
     ledger_line(tmp_path, "topics")
     release = read_release(RunRecord(tmp_path), "topics", ())
     assert release is not None and release.shares == {"lunch": 0.25, "rain": 0.045}
 
 
-def test_shares_of_functions_come_back_from_what_a_calibration_released(tmp_path: Path) -> None:
+def test_shares_of_functions_come_back_from_what_a_resampling_released(tmp_path: Path) -> None:
     draw = random.Random(4)
     trees = [
         f"(Yield ({draw.choice(['Ask'] * 5 + ['Tell'] * 2 + ['Order'])}{' (Now)' * draw.randint(0, 1)}))"
@@ -114,7 +114,7 @@ def test_shares_of_functions_come_back_from_what_a_calibration_released(tmp_path
     bins = pool_bins(trees)
     sums = add_noise(unit_sums(((str(i), tree_vector(t, bins)) for i, t in enumerate(trees)), bins), SIGMA, seed=2)
     told = {"unit": "utterance", "num_units": UNITS, "noise_multiplier": SIGMA, "sums": sums, "bins": bins}
-    calibrated(tmp_path, "two_stage", "parse_tree", told)
+    resampled(tmp_path, "two_stage", "parse_tree", told)
     ledger_line(tmp_path, "two_stage")
     release = read_release(RunRecord(tmp_path), "two_stage", trees[:500])
     assert release is not None

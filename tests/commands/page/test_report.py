@@ -136,10 +136,10 @@ def test_the_report_says_how_each_system_was_sampled(tmp_path: Path) -> None:
         files = [File(output, role, system, system), File(f"{output}.metrics.json", "metrics", system, system)]
         end_step(folder, f"sample_{beams}", ["predict", "--run_dir", f"{folder}/sample_{beams}"], files, reads)
     (folder / "topics/samples.jsonl").write_text("{}\n")
-    (folder / "topics/samples.jsonl.calibration.json").write_text('{"num_drawn": 1}')
+    (folder / "topics/samples.jsonl.resampling.json").write_text('{"num_drawn": 1}')
     files = [File("topics/samples.jsonl", "release", "topics", "topics")]
-    files.append(File("topics/samples.jsonl.calibration.json", "metrics", "topics", "topics"))
-    end_step(folder, "topics-calibrate", ["calibrate"], files, ["topics/pool.jsonl"])
+    files.append(File("topics/samples.jsonl.resampling.json", "metrics", "topics", "topics"))
+    end_step(folder, "topics-resample", ["resample"], files, ["topics/pool.jsonl"])
     for system in ("one_stage", "two_stage", "topics"):
         evaluate(folder, system, {"mauve_own_base": 0.5})
     report = build_report(RunRecord(folder))
@@ -152,7 +152,7 @@ def test_the_report_says_how_each_system_was_sampled(tmp_path: Path) -> None:
         "topics": {"topics/samples.jsonl": {"num_beams": 4, "topics": {"num_topics": 3}}},
     }
     assert report["draws"]["topics"] == {"topics/samples.jsonl": {"num_drawn": 4}}
-    assert report["calibration"] == {"topics": {"num_drawn": 1}}
+    assert report["resampling"] == {"topics": {"num_drawn": 1}}
 
 
 def test_numbers_of_other_samples_than_those_that_are_there_are_left_out(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`calibrate --num-clusters`: one round of votes for samples of a private model, in the scope that paid for them."""
+"""`resample --num-clusters`: one round of votes for samples of a private model, in the scope that paid for them."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def calibrate(run: Path, *more: str) -> int:
+def resample(run: Path, *more: str) -> int:
     words = [
         "step",
-        "calibrate",
+        "resample",
         str(run / "one_stage"),
         "--pool",
         str(run / "pool.jsonl"),
@@ -74,7 +74,7 @@ def calibrate(run: Path, *more: str) -> int:
 
 
 def test_samples_are_drawn_by_votes_and_one_ledger_pays_as_dp_accounting_says(run: Path) -> None:
-    assert calibrate(run) == 0
+    assert resample(run) == 0
     lines = [json.loads(line) for line in (run / "s.jsonl").read_bytes().splitlines()]
     kinds = Counter(line["utterance"].split()[0] for line in lines)
     assert kinds["alarm"] > 55 and kinds["pizza"] > kinds["weather"], "70, 20 and 10 %; 20, 30 and 50 % in the pool"
@@ -94,7 +94,7 @@ def test_no_count_without_noise_is_on_disk_or_printed(
 ) -> None:
     known, clean = histogram.unit_sums, []
     monkeypatch.setattr(histogram, "unit_sums", lambda *args: clean.append(known(*args)) or clean[-1])
-    assert calibrate(run) == 0
+    assert resample(run) == 0
     (sums,) = clean
     assert sorted(sums.values()) == [40.0, 80.0, 280.0]
     released = json.loads((run / "one_stage" / "marginals.json").read_text())["sums"]
@@ -105,13 +105,13 @@ def test_no_count_without_noise_is_on_disk_or_printed(
 
 
 def test_given_again_it_reads_what_was_released_and_no_private_file(run: Path, capsys: pytest.CaptureFixture) -> None:
-    assert calibrate(run) == 0
+    assert resample(run) == 0
     before = (run / "ledger.jsonl").read_bytes(), (run / "one_stage" / "marginals.json").read_bytes()
     (run / "train.jsonl").unlink()
-    assert calibrate(run, "--seed", "2") == 0
+    assert resample(run, "--seed", "2") == 0
     assert ((run / "ledger.jsonl").read_bytes(), (run / "one_stage" / "marginals.json").read_bytes()) == before
     assert (
-        cli.main(["step", "calibrate", str(run / "one_stage"), "--pool", str(run / "pool.jsonl"), "--out", "x", *OTHER])
+        cli.main(["step", "resample", str(run / "one_stage"), "--pool", str(run / "pool.jsonl"), "--out", "x", *OTHER])
         == 2
     )
     assert (
@@ -158,12 +158,12 @@ def test_whom_a_text_is_nearest_to_does_not_depend_on_who_is_beside_it() -> None
 
 @pytest.mark.parametrize("name", ["one_stage", "two_stage"])
 def test_one_budget_is_planned_for_training_and_votes_and_later_draws_spend_nothing(name: str) -> None:
-    changes = {"systems": [name], "data.train_path": "mine.csv", "calibration.of": "votes"}
-    experiment = load(shipped("own-data"), {**changes, "calibration.clusters": 20, "calibration.noise_multiplier": 7})
+    changes = {"systems": [name], "data.train_path": "mine.csv", "resampling.of": "votes"}
+    experiment = load(shipped("own-data"), {**changes, "resampling.clusters": 20, "resampling.noise_multiplier": 7})
     steps = steps_of(experiment, Path("run"))
     fits = [step.config["privacy"] for step in steps if step.kind == "fit" and step.config is not None]
     assert fits and all(privacy["histogram_noise_multiplier"] == 7 for privacy in fits)
-    (drawing,) = [step for step in steps if step.command == "calibrate"]
+    (drawing,) = [step for step in steps if step.command == "resample"]
     assert drawing.protected == ("mine.csv",)
     assert drawing.config["num_clusters"] == 20 and "encoder" in drawing.config
     made = {file.path.rpartition("/")[2]: file.role for file in drawing.writes}
@@ -173,10 +173,10 @@ def test_one_budget_is_planned_for_training_and_votes_and_later_draws_spend_noth
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"calibration.clusters": 1}, "calibration.clusters is 1"),
+        ({"resampling.clusters": 1}, "resampling.clusters is 1"),
         ({"candidates": 4}, "leave out candidates"),
     ],
 )
 def test_what_cannot_work_is_refused(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(UserError, match=why):
-        load(shipped("own-data"), {"systems": ["one_stage"], "calibration.of": "votes", **changes})
+        load(shipped("own-data"), {"systems": ["one_stage"], "resampling.of": "votes", **changes})

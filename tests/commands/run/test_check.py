@@ -296,8 +296,8 @@ def test_shares_that_will_drown_in_their_noise_are_told_with_the_noise_to_give(
 @pytest.mark.filterwarnings("ignore:delta")
 @pytest.mark.parametrize("name", ["one_stage", "two_stage"])
 def test_votes_that_will_drown_are_told_with_the_clusters_to_give(users: Path, tmp_path: Path, name: str) -> None:
-    given = settings(users, systems=[name], **{"calibration.of": "votes", "reference": "embedded:test?num=50"})
-    for changes, told in (({}, "give calibration.clusters=5, or a smaller"), ({"calibration.clusters": 5}, None)):
+    given = settings(users, systems=[name], **{"resampling.of": "votes", "reference": "embedded:test?num=50"})
+    for changes, told in (({}, "give resampling.clusters=5, or a smaller"), ({"resampling.clusters": 5}, None)):
         experiment = load(shipped("own-data"), {**given, **changes})
         ready = readiness(experiment, system(name), steps_of(experiment, tmp_path), {str(users): 50}, plans=False)
         assert ready is not None and (ready.faint is None) is (told is None)

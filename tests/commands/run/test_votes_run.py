@@ -1,4 +1,4 @@
-"""`calibration.of=votes` in a run: training, votes and samples under one ε, verified, and drawn from again."""
+"""`resampling.of=votes` in a run: training, votes and samples under one ε, verified, and drawn from again."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_model: str) -> Path:
         "systems": ["one_stage", "two_stage"],
         "epsilon": EPSILON,
         "num_samples": 12,
-        "calibration": {"of": "votes", "clusters": 3, "noise_multiplier": SIGMA, "oversample": 3},
+        "resampling": {"of": "votes", "clusters": 3, "noise_multiplier": SIGMA, "oversample": 3},
         "epochs": dict.fromkeys(("one_stage", "parse_tree", "parse2utterance"), 1),
         "data": {"train_path": str(folder / "private.jsonl"), "batch_size": 20, "unit": "utterance"},
         "model": {"base_model": tiny_model, "optimizer": {"lr": 0.01}},

@@ -33,12 +33,12 @@ KINDS = [
     "topics/pool.jsonl",
     "topics/pool.jsonl.metrics.json",
     "topics/samples.jsonl",
-    "topics/samples.jsonl.calibration.json",
+    "topics/samples.jsonl.resampling.json",
     "topics/marginals.json",
     "topics/codebook.jsonl",
     "unconstrained/pool.jsonl",
     "two_stage/trees.jsonl",
-    "two_stage/trees.jsonl.calibration.json",
+    "two_stage/trees.jsonl.resampling.json",
     "parse_tree/marginals.json",
     "two_stage/samples.jsonl",
     "two_stage/samples.jsonl.metrics.json",
@@ -112,14 +112,14 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     sample(run, "topics", "topics/pool.jsonl", "pool", texts("pool"))
     drawn: dict[str, bytes | str] = {"topics/samples.jsonl": texts("pool").replace(b'"label": "pool"', b'"label": "1"')}
-    drawn |= {"topics/samples.jsonl.calibration.json": '{"of": "utterances"}', "topics/marginals.json": shares("1")}
+    drawn |= {"topics/samples.jsonl.resampling.json": '{"of": "utterances"}', "topics/marginals.json": shares("1")}
     drawn["topics/codebook.jsonl"] = lines({"name": "1"})
-    leave("topics-calibrate", ["calibrate"], drawn, ["topics/pool.jsonl"], True)
+    leave("topics-resample", ["resample"], drawn, ["topics/pool.jsonl"], True)
 
     sample(run, "unconstrained", "unconstrained/pool.jsonl", "pool", lines({"parse": "(a)"}, {"parse": "(b)"}))
     drawn = {"two_stage/trees.jsonl": lines({"parse": "(a)"}), "parse_tree/marginals.json": shares("a")}
-    drawn["two_stage/trees.jsonl.calibration.json"] = '{"of": "trees"}'
-    leave("calibrate_trees_two_stage", ["calibrate"], drawn, ["unconstrained/pool.jsonl"], True)
+    drawn["two_stage/trees.jsonl.resampling.json"] = '{"of": "trees"}'
+    leave("resample_trees_two_stage", ["resample"], drawn, ["unconstrained/pool.jsonl"], True)
     sample(run, "two_stage", lines=texts("c"))
     leave("diverse_two_stage", ["choose"], {"two_stage/chosen.jsonl": texts("c")}, ["two_stage/samples.jsonl"], False)
     for name in ("labels", "topics"):
@@ -234,7 +234,7 @@ def another_reference(run: Path) -> None:
 
 
 def another_private_file(run: Path) -> None:
-    """The private file changed under its name between two calibrations."""
+    """The private file changed under its name between two resamplings."""
     path = run.parent / "private.jsonl"
     own = [File("labels/samples.jsonl", "release", "labels", "labels")]
     for content in (b"one", b"other"):

@@ -306,7 +306,7 @@ def test_a_parser_that_learnt_from_a_private_file_is_not_public(
     pool = write(run / "pool.jsonl", [{"utterance": r["said"], "parse": r["tree"]} for r in OTHERS[:20]])
     by_hand = {
         "keep-best": ["--candidates", pool, "--prompts", pool],
-        "calibrate": [str(run / "two_stage"), "--pool", pool, "--num-samples", "3"],
+        "resample": [str(run / "two_stage"), "--pool", pool, "--num-samples", "3"],
     }
     for command, words in by_hand.items():
         assert cli.main(["step", command, *words, "--parser", str(parser), "--out", str(tmp_path / "o.jsonl")]) == 2

@@ -209,13 +209,13 @@ def a_mechanism_that_never_ran(run: Path) -> None:
     """It was opened in the budget, and has spent no step."""
     roomy(run)
     count(run, spends=False)
-    read_private(run, "two_stage/histogram", verb="calibrate")
+    read_private(run, "two_stage/histogram", verb="resample")
 
 
 def a_mechanism_of_another_budget(run: Path) -> None:
     ledger = Ledger(run / "ledger.jsonl")
     ledger.spend(ledger.open(scope="more", stage="fit", spec=spec(3.0), planned_steps=1, data_fingerprint="f00d"))
-    read_private(run, "more/fit", verb="calibrate")
+    read_private(run, "more/fit", verb="resample")
 
 
 def a_caveat(run: Path) -> None:

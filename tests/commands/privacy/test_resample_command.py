@@ -1,4 +1,4 @@
-"""`calibrate`: one release in the ledger of the stage that announced it, and trees drawn by it."""
+"""`resample`: one release in the ledger of the stage that announced it, and trees drawn by it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 import yaml
 
 import cli
-from commands.privacy import calibrate as calibrate_command
 from commands.privacy import feature_extractors
 from commands.privacy import histogram as histogram_command
+from commands.privacy import resample as resample_command
 from doppel.privacy import histogram
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import plan
@@ -52,8 +52,8 @@ def trained(run: Path, sigma: float | None, private: bool = True) -> None:
     (run / "parse_tree" / "config.yaml").write_text(yaml.safe_dump({"privacy": privacy, "data": data}))
 
 
-def calibrate(run: Path, *more: str) -> int:
-    words = ["step", "calibrate", str(run / "parse_tree"), "--pool", str(run / "trees_pool.jsonl")]
+def resample(run: Path, *more: str) -> int:
+    words = ["step", "resample", str(run / "parse_tree"), "--pool", str(run / "trees_pool.jsonl")]
     return cli.main([*words, "--out", str(run / "trees.jsonl"), "--num-samples", "100", *more])
 
 
@@ -63,7 +63,7 @@ def drawn(run: Path) -> Counter[str]:
 
 def test_shares_are_released_once_and_trees_are_drawn_by_them(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trained(run, sigma=5.0)
-    assert calibrate(run) == 0
+    assert resample(run) == 0
     assert "100 of 2023 trees" in capsys.readouterr().out
     trees = drawn(run)
     assert trees.total() == 100
@@ -72,7 +72,7 @@ def test_shares_are_released_once_and_trees_are_drawn_by_them(run: Path, capsys:
     released = json.loads((run / "parse_tree" / "marginals.json").read_text())
     assert set(released["sums"]) == {"Yield", "Ask", "Tell", "Rare"}  # of the pool, not of the data
     assert "Secret" not in (run / "parse_tree" / "marginals.json").read_text()
-    told = json.loads((run / "trees.jsonl.calibration.json").read_text())
+    told = json.loads((run / "trees.jsonl.resampling.json").read_text())
     assert (told["num_invalid"], told["num_repeated"], told["noise_multiplier"]) == (20, 0, 5.0)
     assert told["distance_after"] < told["distance_before"] / 3
     spent = Ledger(run / "ledger.jsonl").summary()
@@ -82,17 +82,17 @@ def test_shares_are_released_once_and_trees_are_drawn_by_them(run: Path, capsys:
 
     before = (run / "ledger.jsonl").read_text()
     (run / "train.jsonl").unlink()  # what was released is read, and the data are not
-    assert calibrate(run, "--seed", "2") == 0
+    assert resample(run, "--seed", "2") == 0
     assert (run / "ledger.jsonl").read_text() == before
-    assert calibrate(run, "--exact") == 2
+    assert resample(run, "--exact") == 2
 
 
 def test_a_release_that_was_paid_for_is_read_in_the_ledger_and_never_made_again(run: Path) -> None:
     trained(run, sigma=5.0)
-    assert calibrate(run) == 0
+    assert resample(run) == 0
     before = (run / "parse_tree" / "marginals.json").read_bytes(), (run / "ledger.jsonl").read_bytes()
     (run / "parse_tree" / "marginals.json").unlink()
-    assert calibrate(run) == 0
+    assert resample(run) == 0
     assert ((run / "parse_tree" / "marginals.json").read_bytes(), (run / "ledger.jsonl").read_bytes()) == before
 
 
@@ -101,10 +101,10 @@ def test_a_release_whose_line_was_torn_is_spent_and_lost(run: Path, capsys: pyte
     with pytest.MonkeyPatch.context() as patch:
         kill_at(patch, Ledger, "spend", 1, after=True)
         with pytest.raises(Killed):
-            calibrate(run)
+            resample(run)
     path = run / "ledger.jsonl"
     path.write_bytes(path.read_bytes()[:-40])
-    assert calibrate(run) == 2
+    assert resample(run) == 2
     assert "two_stage" in capsys.readouterr().err and not (run / "parse_tree" / "marginals.json").exists()
 
 
@@ -113,10 +113,10 @@ def test_what_was_counted_is_nowhere_before_the_ledger_pays(run: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         kill_at(patch, Ledger, "spend", 1)
         with pytest.raises(Killed):
-            calibrate(run)
+            resample(run)
     assert not any(b"sums" in path.read_bytes() for path in run.rglob("*") if path.is_file())
     assert Ledger(run / "ledger.jsonl").summary()["mechanisms"][1]["done_steps"] == 0
-    assert calibrate(run) == 0
+    assert resample(run) == 0
     assert Ledger(run / "ledger.jsonl").summary()["mechanisms"][1]["done_steps"] == 1
 
 
@@ -127,7 +127,7 @@ def test_what_was_counted_is_nowhere_before_the_ledger_pays(run: Path) -> None:
         lambda patch: kill_at(patch, Ledger, "spend", 1, after=True),
         lambda patch: kill_at(patch, histogram_command, "write_json", 1),
         lambda patch: kill_at(patch, histogram_command, "write_json", 1, after=True),
-        lambda patch: kill_at(patch, calibrate_command, "write_json_lines", 1),
+        lambda patch: kill_at(patch, resample_command, "write_json_lines", 1),
     ],
 )
 def test_killed_anywhere_a_release_is_drawn_and_paid_for_once(
@@ -140,9 +140,9 @@ def test_killed_anywhere_a_release_is_drawn_and_paid_for_once(
         with pytest.MonkeyPatch.context() as killing:
             where(killing)
             with pytest.raises(Killed):
-                calibrate(run)
+                resample(run)
         is_paid = Ledger(run / "ledger.jsonl").summary()["mechanisms"][1]["done_steps"] == 1
-        assert calibrate(run) == 0
+        assert resample(run) == 0
     released = json.loads((run / "parse_tree" / "marginals.json").read_text())
     assert Ledger(run / "ledger.jsonl").summary()["mechanisms"][1]["done_steps"] == 1
     assert released["sums"] == drawn_noise[-1] and len(drawn_noise) == (1 if is_paid else 2)
@@ -159,9 +159,9 @@ def test_an_interrupted_reading_of_the_turns_spends_nothing(run: Path, monkeypat
     with monkeypatch.context() as patched:
         patched.setattr("commands.privacy.feature_extractors.Trees.extract_private", read)
         with pytest.raises(KeyboardInterrupt):
-            calibrate(run)
+            resample(run)
     assert Ledger(run / "ledger.jsonl").summary()["mechanisms"][1]["done_steps"] == 0
-    assert calibrate(run) == 0
+    assert resample(run) == 0
     assert Ledger(run / "ledger.jsonl").summary()["mechanisms"][1]["done_steps"] == 1
 
 
@@ -173,16 +173,16 @@ def test_turns_are_not_read_for_a_release_that_the_budget_refuses(run: Path, mon
     monkeypatch.setattr(
         "commands.privacy.feature_extractors.Trees.extract_private", lambda *_: pytest.fail("read in vain")
     )
-    assert calibrate(run) == 2
+    assert resample(run) == 2
 
 
 def test_exact_shares_must_be_asked_for_and_are_written_down_as_not_private(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     trained(run, sigma=None)
-    assert calibrate(run) == 2
+    assert resample(run) == 2
     assert "--exact" in capsys.readouterr().err
-    assert calibrate(run, "--exact") == 0
+    assert resample(run, "--exact") == 0
     assert "NOT PRIVATE" in capsys.readouterr().out
     spent = Ledger(run / "ledger.jsonl").summary()
     assert spent["scopes"]["two_stage"]["epsilon"] is None
@@ -191,7 +191,7 @@ def test_exact_shares_must_be_asked_for_and_are_written_down_as_not_private(
 
 def test_a_run_without_privacy_has_exact_shares_and_no_ledger(run: Path) -> None:
     trained(run, sigma=None, private=False)
-    assert calibrate(run, "--exact") == 0
+    assert resample(run, "--exact") == 0
     assert 69 <= drawn(run)["(Yield (Ask))"] <= 71
     assert not (run / "ledger.jsonl").exists()
 
@@ -199,7 +199,7 @@ def test_a_run_without_privacy_has_exact_shares_and_no_ledger(run: Path) -> None
 def test_a_pool_without_a_tree_spends_nothing(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trained(run, sigma=5.0)
     (run / "trees_pool.jsonl").write_text('{"parse": "(Yield"}\n')
-    assert calibrate(run) == 2
+    assert resample(run) == 2
     assert "tree" in capsys.readouterr().err
     assert len(Ledger(run / "ledger.jsonl").summary()["mechanisms"]) == 1
 
@@ -231,7 +231,7 @@ def test_utterances_are_drawn_by_what_a_public_parser_reads(
     pool = [json.dumps({"utterance": text, "parse": "(Prompt)"}) for text in texts]
     (run / "trees_pool.jsonl").write_text("\n".join(pool) + "\n")
     trained(run, sigma=5.0)
-    assert calibrate(run, "--parser", str(file)) == 0
+    assert resample(run, "--parser", str(file)) == 0
     assert "100 of 2002 utterances" in capsys.readouterr().out
     lines = [json.loads(line) for line in (run / "trees.jsonl").read_bytes().splitlines()]
     assert {line["parse"] for line in lines} == {"(Prompt)"}
@@ -240,10 +240,10 @@ def test_utterances_are_drawn_by_what_a_public_parser_reads(
     assert "Secret" not in (run / "parse_tree" / "marginals.json").read_text()
     assert set(parser.shown) == {(256, True), (1, False)}  # no bar says how many private utterances differ
 
-    assert calibrate(run) == 2
+    assert resample(run) == 2
     assert "reader" in capsys.readouterr().err
     file.write_text("other weights")
-    assert calibrate(run, "--parser", str(file)) == 2
+    assert resample(run, "--parser", str(file)) == 2
     assert len(Ledger(run / "ledger.jsonl").summary()["mechanisms"]) == 2
 
 
@@ -275,7 +275,7 @@ def test_utterances_are_drawn_by_topics_and_say_which(
         (run / texts).write_text("\n".join(public) + "\n")
         more += ["--texts", str(run / texts)]
     trained(run, sigma=5.0)
-    assert calibrate(run, *more) == 0
+    assert resample(run, *more) == 0
     lines = [json.loads(line) for line in (run / "trees.jsonl").read_bytes().splitlines()]
     topics = Counter(("pizza" in line["utterance"], line["label"]) for line in lines)
     assert len(topics) == 2 and {name.split()[0] for _, name in topics} == {"alarm", "pizza"}
@@ -285,8 +285,8 @@ def test_utterances_are_drawn_by_topics_and_say_which(
     assert "secret" not in told
 
     (run / "train.jsonl").unlink()  # what was released is read, and the data are not
-    assert calibrate(run, *more, "--seed", "2") == 0
-    assert calibrate(run, "--num-topics", "3") == 2
+    assert resample(run, *more, "--seed", "2") == 0
+    assert resample(run, "--num-topics", "3") == 2
     assert "has 2 topics, not 3" in capsys.readouterr().err
 
 
@@ -296,7 +296,7 @@ def test_topics_are_not_made_of_the_private_utterances(run: Path, capsys: pytest
     lines = [json.loads(line)["utterance"].upper() for line in (run / "train.jsonl").read_bytes().splitlines()]
     (run / "copy.txt").write_text("\n\n".join(lines))
     for texts in ("train.jsonl", "copy.jsonl", "copy.txt"):
-        assert calibrate(run, "--num-topics", "2", "--texts", str(run / texts)) == 2
+        assert resample(run, "--num-topics", "2", "--texts", str(run / texts)) == 2
         assert f"--texts is {run / texts}" in capsys.readouterr().err
     assert not (run / "parse_tree" / "codebook.jsonl").exists()
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 from scipy.sparse import csr_matrix
 
-from doppel.calibration import draw, matrix, pool_bins, projected_weights, tree_vector
+from doppel.resampling import draw, matrix, pool_bins, projected_weights, tree_vector
 
 TREES = ["(Yield (A))", "(Yield (B))", "(Yield (A :x (B)))", "(C)", '(C :name "Ana")', "(Yield"]
 names = st.sampled_from(["A", "B", "C", "D"])

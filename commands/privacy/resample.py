@@ -15,12 +15,12 @@ from commands.runs.stage_config import StageConfig
 from datamodules.guards.overlap import refuse_private
 from datamodules.reading.columns import ReferenceColumns
 from datamodules.reading.example import Example
-from doppel.calibration import draw, matrix, share_weights
 from doppel.errors import DataError, UserError
 from doppel.files import read_json_lines, write_json, write_json_lines
+from doppel.resampling import draw, matrix, share_weights
 
 
-def calibrate(
+def resample(
     stage_dir: Path,
     *,
     pool: Path,
@@ -40,7 +40,7 @@ def calibrate(
 
     The shares are one mechanism in the ledger, released once, with the noise that the trained stage announced
     (histogram_noise_multiplier), to STAGE_DIR/marginals.json; later draws read them there. Weights are as near to
-    uniform as the shares allow, up to their noise. OUT.calibration.json tells what was done. Counted are, each unit by
+    uniform as the shares allow, up to their noise. OUT.resampling.json tells what was done. Counted are, each unit by
     itself (no rounding in a batch couples units): function types; with --parser those that a public parser reads; with
     --num-topics the nearest topic, "label" in OUT, of a k-means codebook over the pool and public texts
     (STAGE_DIR/codebook.jsonl), or "unlike all topics", farther from each than 95 % of the public texts; with
@@ -157,7 +157,7 @@ def _draw(
         "distance_after": float(np.linalg.norm(np.asarray(vectors[drawn].mean(axis=0)).ravel() - targets)),
         "distance_of_noise": float(np.sqrt(variance * len(bins))),
     }
-    write_json(f"{out}.calibration.json", drawing)
+    write_json(f"{out}.resampling.json", drawing)
     label = extractor.label
     write_json_lines(
         out, (line if label is None else {**line, label: read} for line, read in map(kept.__getitem__, drawn))
@@ -175,6 +175,6 @@ def _keep(pool: Path, out: Path, lines: list[dict[str, Any]], topic: str, num_sa
     if not lines:
         raise DataError(f"{pool} has no text of the topic {topic!r}: the model writes none; ask for a commoner one")
     drawn = lines[:num_samples]
-    write_json(f"{out}.calibration.json", {"only": topic, "num_found": len(lines), "num_drawn": len(drawn)})
+    write_json(f"{out}.resampling.json", {"only": topic, "num_found": len(lines), "num_drawn": len(drawn)})
     write_json_lines(out, ({**line, "label": topic} for line in drawn))
     print(f"{out}: {len(drawn)} of {num_samples} texts of the topic {topic!r}, of {len(lines)} in the over-sample")
