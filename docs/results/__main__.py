@@ -38,6 +38,7 @@ def written(template: str) -> str:
         "gpu_table": gpu_table,
         "gpu_value": gpu_value,
         "users_table": users_table,
+        "words_table": words_table,
     }
     text = made.get_template(template).render(**functions, inf=math.inf)
     return "\n\n".join(map(_wrapped, text.rstrip().split("\n\n"))) + "\n"
@@ -135,6 +136,49 @@ def users_table() -> str:
     return "\n".join(lines)
 
 
+def words_table() -> str:
+    """What words that nobody expected are worth, by data, unit, N and ε: sums over the seeds."""
+    lines = [
+        "| data, reference | unit, N | ε | σ | words shown | precision | themes of 2.5 % or more named "
+        "| a word shows from | intervals right | cost in σ |",
+        "|---|---|" + "---:|" * 8,
+    ]
+    own = pd.read_csv(HERE / "unexpected-words.csv")
+    for (data, setting, epsilon), rows in own.groupby(["data", "setting", "epsilon"], sort=False):
+        of = rows.groupby("metric")["value"]
+        total, mean = of.sum(), of.mean()
+        themes = _themes(rows)
+        large = themes[themes["share"] >= 0.025]
+        num = max(1.0, total["num_words"])
+        cells = [f"{epsilon:g}", f"{mean['sigma']:.1f}", f"{total['num_words']:.0f}", f"{total['num_right'] / num:.2f}"]
+        cells += [f"{large['value'].sum():.0f} of {len(large)}", f"{mean['least']:.2%}"]
+        cells += [f"{total['num_intervals_right'] / num:.2f}", f"{mean['cost_in_sigma']:.1%}"]
+        lines.append("| " + " | ".join([data, setting, *cells]) + " |")
+    return "\n".join(lines)
+
+
+def _themes(rows: pd.DataFrame) -> pd.DataFrame:
+    """Hidden themes with their share of the units, and whether a word names them (``named@SHARE``)."""
+    named = rows[rows["metric"].str.startswith("named@")]
+    return named.assign(share=named["metric"].str.partition("@")[2].astype(float))
+
+
+def draw_words(frame: pd.DataFrame) -> Figure:
+    """The chance that a hidden theme is named against its share of the units, a line for each N of utterances."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 3.4), layout="constrained")
+    axes = figure.subplots()
+    own = _themes(frame[(frame["epsilon"] > 1) & (frame["data"] == "sgd, same source")])
+    edges = [0, 0.01, 0.025, 0.05, 0.1, 1]
+    for setting, rows in own.groupby("setting", sort=False):
+        binned = rows.groupby(pd.cut(rows["share"], edges), observed=True).agg(x=("share", "mean"), y=("value", "mean"))
+        axes.plot(100 * binned["x"], binned["y"], "o-" if "utterance" in str(setting) else "s--", label=setting)
+    axes.set(xlabel="share of the units, %", ylabel="chance of being named", ylim=(-0.05, 1.05))
+    axes.legend(fontsize=8)
+    return figure
+
+
 def draw_users(frame: pd.DataFrame) -> Figure:
     """MAUVE against the number of requests, a line for each data set, system and machine; real requests are dotted."""
     from matplotlib.figure import Figure
@@ -171,6 +215,8 @@ def main() -> None:
     for page, template in PAGES.items():
         page.write_text(written(template), encoding="utf-8")
     draw_users(pd.read_csv(MEASURED)).savefig(HERE / "users.png", dpi=110, bbox_inches="tight")
+    words = draw_words(pd.read_csv(HERE / "unexpected-words.csv"))
+    words.savefig(HERE / "unexpected-words.png", dpi=110, bbox_inches="tight")
     best = read_csv(HERE / "smcalflow-best-small.csv")
     of = ["mauve_minilm", "mauve_smollm2_135m", "word_overlap", "parsed_chi_square", "parsed_function_overlap"]
     shown = best["setting"].isna() & best["system"].isin(["one_stage", "two_stage"]) & best["metric"].isin(of)

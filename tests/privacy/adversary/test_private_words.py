@@ -10,7 +10,9 @@ import yaml
 from run_folders import end_step, sample
 
 import cli
+from commands.page.unexpected import read_unexpected
 from commands.privacy import words as words_command
+from commands.runs.run_record import RunRecord
 from commands.runs.steps import File
 from doppel.privacy import histogram
 from doppel.privacy.ledger import Ledger
@@ -129,3 +131,15 @@ def test_verify_recomputes_epsilon_with_the_words_by_two_accountants(
     (run / "ledger.jsonl").write_bytes(b"".join((run / "ledger.jsonl").read_bytes().splitlines(True)[:-1]))
     assert cli.main(["verify", str(run)]) == 0
     assert "one_stage/words.json" in json.loads((run / "privacy_card.json").read_text())["not_covered"]
+
+
+def test_the_page_shows_words_that_the_ledger_covers_and_as_they_were_made(run: Path) -> None:
+    assert words(run) == 0
+    made = File("one_stage/words.json", "metrics", "one_stage", "one_stage")
+    end_step(run, "one_stage-words", ["words"], [made], [], str(run.parent / "train.jsonl"), ["one_stage/words"])
+    found = read_unexpected(RunRecord(run), "one_stage", ["play", f"the {MANY}"])
+    assert found is not None and found.findings[0].samples == [f"the {MANY}"]
+    assert [word.word for word in found.findings[0].words] == [MANY]
+    path = run / "one_stage/words.json"
+    path.write_text(path.read_text().replace(MANY, OUTSIDE))
+    assert read_unexpected(RunRecord(run), "one_stage", []) is None
