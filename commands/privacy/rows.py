@@ -35,7 +35,7 @@ def rows(
 
     Formal guarantees:
         The attributes of a request are a function of it and of the public schema. Marginals of their table are measured
-        by AIM as one Gaussian release (claim 37 of ``docs/claims.md``), whose noise follows from
+        by AIM as one Gaussian release (claim 38 of ``docs/claims.md``), whose noise follows from
         ``privacy.histogram_share``; it is on file in the scope of the votes before anything is drawn, and the votes,
         which come later, are calibrated beside it. The same command again measures nothing, spends nothing, and opens
         no private file.
