@@ -77,7 +77,7 @@ def tell_ready(work: Work, found: Mapping[str, Readiness | Outlook]) -> None:
 def _tell_topics(experiment: Experiment, path: str) -> None:
     """The topics that public texts have by themselves, before ε is spent."""
     texts = [turn.utterance for turn in public_turns(experiment, path)]
-    texts = texts[:: math.ceil(len(texts) / _OF_TOPICS)]
+    texts = texts[:: max(1, math.ceil(len(texts) / _OF_TOPICS))]
     topics = experiment.topics or Topics()
     number = min(topics.num_topics, len(set(texts)))
     names = (
