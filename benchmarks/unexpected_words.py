@@ -10,7 +10,6 @@ private rows that say it are of a hidden theme; a theme is named if it is the co
 from __future__ import annotations
 
 import csv
-import os
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -106,15 +105,15 @@ def write(out: Path, chosen: Sequence[str]) -> None:
         out: The file.
         chosen: Which data.
     """
-    made = version(), f"CPU, {os.cpu_count()} cores"
+    made = version()
     with out.open("w", newline="") as file:
         lines = csv.writer(file, lineterminator="\n")
-        lines.writerow(COLUMNS)
+        lines.writerow(COLUMNS[:-1])
         for (data, source), units in SETTINGS.items():
             for unit, num_units in ((u, n) for u, numbers in units.items() for n in numbers if data in chosen):
                 for seed in SEEDS:
                     for epsilon, values in measure(trial(data, source, num_units, unit, seed), unit, seed):
                         about = [epsilon, "words", f"{data}, {source}", "", "unexpected", f"{unit}, N = {num_units:,}"]
                         for metric, value in values.items():
-                            lines.writerow([*about, seed, metric, f"{float(value):.4f}", *made])
+                            lines.writerow([*about, seed, metric, f"{float(value):.4f}", made])
                 file.flush()
