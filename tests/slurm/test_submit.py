@@ -211,7 +211,7 @@ def test_jobs_are_what_a_local_run_does(
 def test_a_submission_copies_the_code_and_a_second_one_submits_what_is_missing(
     tmp_path: Path, stand_ins: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    experiment, run = write_experiment(tmp_path / "mine.yaml", base="quickstart"), tmp_path / "run"
+    experiment, run = write_experiment(tmp_path / "mine.yaml", base="quickstart", words=None), tmp_path / "run"
     words = ("--submit", "--no-check", "--slurm", "python=python")
     assert launch(experiment, run, *words) == 0
     lines = (stand_ins / "sbatch.log").read_text().splitlines()
@@ -228,7 +228,7 @@ def test_a_submission_copies_the_code_and_a_second_one_submits_what_is_missing(
     assert printed.count("is in the queue already") == 10 and f"{code} is kept" in printed
     assert len((stand_ins / "sbatch.log").read_text().splitlines()) == 10
 
-    write_experiment(experiment, base="quickstart", data={"batch_size": 64})  # edited after the submission
+    write_experiment(experiment, base="quickstart", words=None, data={"batch_size": 64})  # edited after the submission
     assert launch(experiment, run, *words) == 2
     assert "data.batch_size=125, now data.batch_size=64" in capsys.readouterr().err
     assert launch(run / "experiment.yaml", run, *words) == 0, "the run goes on with what it began with"

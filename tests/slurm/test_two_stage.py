@@ -304,6 +304,7 @@ def test_topics_are_one_training_whose_over_sample_is_drawn(tmp_path: Path) -> N
         "topics-one_stage",
         "topics-sample_one_stage",
         "topics-resample",
+        "topics-words",
         "topics-evaluate",
         "report",
     ]
