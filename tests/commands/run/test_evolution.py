@@ -102,7 +102,11 @@ def test_the_step_reads_one_private_file_and_says_so() -> None:
         shipped("own-data"), {"systems": ["evolution"], "data.train_path": "mine.csv", "reference": "p.txt"}
     )
     first, words, evaluate, *_ = steps_of(experiment, Path("run"))
-    assert first.protected == words.protected == ("mine.csv",) and str(ROOT / "models/base") in first.reads and evaluate.protected == ()
+    assert (
+        first.protected == words.protected == ("mine.csv",)
+        and str(ROOT / "models/base") in first.reads
+        and evaluate.protected == ()
+    )
     public = load(shipped("own-data"), {"systems": ["evolution"], "data.train_path": "mine.csv", "epsilon": "inf"})
     step = steps_of(public, Path("run"))[0]
     assert "privacy" not in step.config and not any(file.path.endswith("votes.jsonl") for file in step.writes)
