@@ -10,14 +10,11 @@ Formal guarantees:
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 Whole = NDArray[np.int32]
-#: What near means: the smallest angle, or the smallest distance.
-Nearness = Literal["cosine", "l2"]
 #: Entries of vectors are whole multiples of 1/_WHOLE, so that sums of their products are exact.
 _WHOLE = 2.0**20
 #: Entries of the longest vector: three sums of so many products are whole numbers below 2⁵³.
@@ -42,12 +39,10 @@ def whole(vectors_ND: NDArray[np.floating]) -> Whole:
     return found
 
 
-def normalised(vectors_MD: NDArray[np.floating], nearness: Nearness = "cosine") -> Whole:
-    """Return public vectors as whole numbers, scaled to norm 1, for angles."""
+def normalised(vectors_MD: NDArray[np.floating]) -> Whole:
+    """Return public vectors as whole numbers, scaled to norm 1."""
     vectors = np.asarray(vectors_MD, dtype=np.float64)
-    if nearness == "cosine":
-        vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-    return whole(vectors)
+    return whole(vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12))
 
 
 def cosines(rows_ND: Whole, public_MD: Whole, places: Sequence[int]) -> NDArray[np.float64]:
@@ -58,27 +53,24 @@ def cosines(rows_ND: Whole, public_MD: Whole, places: Sequence[int]) -> NDArray[
     return found / _WHOLE**2
 
 
-def nearest(rows_ND: Whole, public_MD: Whole, k: int, nearness: Nearness = "cosine") -> Iterator[list[int]]:
-    """Yield the k public vectors nearest to each row, ties in their order; all of them where there are fewer.
+def nearest(rows_ND: Whole, public_MD: Whole, k: int) -> Iterator[list[int]]:
+    """Yield the k public vectors nearest to each row in angle, ties in their order; all of them where there are fewer.
 
-    Scores are ⟨x, c⟩ for angles, which a row's own length does not change, and 2⟨x, c⟩ - ‖c‖² for distances. Both are
-    exact. Memory beside the arguments does not grow with the rows.
+    Scores are ⟨x, c⟩, which are exact; a row's own length does not change their order. Memory beside the arguments does
+    not grow with the rows.
 
     Args:
         rows_ND: Of :func:`whole`.
         public_MD: Of :func:`normalised`.
         k: How many.
-        nearness: What near means.
 
     Yields:
         Places of the public vectors, for each row.
     """
     public = public_MD.astype(np.float64)
-    squares_M = np.einsum("md,md->m", public, public)
     part = max(1, _PART // max(1, *public.shape))
     for start in range(0, len(rows_ND), part):
         scores = rows_ND[start : start + part].astype(np.float64) @ public.T
-        scores = scores if nearness == "cosine" else 2.0 * scores - squares_M
         if k == 1:
             yield from scores.argmax(axis=1)[:, None].tolist()  # the first of equal ones
         else:

@@ -35,11 +35,7 @@ class Evolution:
         rounds: Rounds of votes, T; the noise is calibrated for all of them.
         variations: Variations of each selected text for the next round.
         votes_each: Nearest candidates that each private text votes for, k.
-        look_ahead: Variations of a candidate whose mean embedding is voted on instead of its own; 0: its own.
-        way: ``rank`` keeps the candidates with most votes, ``probability`` draws them by their share of the votes.
-        threshold: Votes at or below which a candidate counts as having none, H, for ``probability`` and clusters.
         clusters: Clusters of candidates to vote on instead of candidates: fewer, so that votes exceed the noise.
-        nearness: Distance of embeddings: ``cosine`` or ``l2``.
         encoder: Sentence encoder: ``minilm``, a folder, or a hub name.
         per_label: Whether a text votes within its own label, of the list ``labels``. Label counts are measured with
             ``privacy.histogram_noise_multiplier``.
@@ -62,11 +58,7 @@ class Evolution:
     rounds: int = 3
     variations: int = 3
     votes_each: int = 1
-    look_ahead: int = 0
-    way: str = "rank"
-    threshold: float = 0.0
     clusters: int | None = None
-    nearness: str = "cosine"
     encoder: str = "minilm"
     per_label: bool = False
     rows: str | None = None
@@ -81,13 +73,10 @@ class Evolution:
     key_variable: str = "OPENAI_API_KEY"
 
     def __post_init__(self) -> None:
-        least = {"rounds": 1, "variations": 0, "votes_each": 1, "look_ahead": 0, "max_new_tokens": 1, "batch_size": 1}
+        least = {"rounds": 1, "variations": 0, "votes_each": 1, "max_new_tokens": 1, "batch_size": 1}
         for name, bound in least.items():
             if getattr(self, name) < bound:
                 raise UserError(f"evolution.{name} is {getattr(self, name)}: give at least {bound}")
-        for name, known in (("way", ("rank", "probability")), ("nearness", ("cosine", "l2"))):
-            if getattr(self, name) not in known:
-                raise UserError(f"evolution.{name} is {getattr(self, name)!r}: give {' or '.join(known)}")
         if not self.temperature > 0 or not 0 < self.top_p <= 1:
             raise UserError("evolution: temperature is above 0, top_p above 0 and at most 1")
         if self.clusters is not None and (self.clusters < 2 or self.per_label):
@@ -123,8 +112,7 @@ class Evolution:
 
     def questions(self, num_samples: int) -> int:
         """Return the most texts that the generator writes."""
-        pool = num_samples * (1 + self.variations)
-        return num_samples * (1 + self.variations * self.rounds) + self.look_ahead * pool * self.rounds
+        return num_samples * (1 + self.variations * self.rounds)
 
 
 def generator_of(experiment: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from jsonargparse.typing import PositiveInt
 
@@ -34,9 +34,7 @@ from doppel.evolution.generators.answers import Answers
 from doppel.evolution.generators.asking import AskedModel, Model
 from doppel.evolution.generators.donations import Donation
 from doppel.evolution.generators.protocol import Generator
-from doppel.evolution.population import Way
 from doppel.files import try_folder, whole_file, write_json
-from doppel.nearest import Nearness
 from doppel.privacy.card import origins_of
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments
@@ -100,16 +98,7 @@ def evolve(
         public = read_public(reference, data)
         donations = read_donations(settings.examples) or public
         answers = Answers(folder / "answers.jsonl", _identity(settings))
-        plan = Plan(
-            num_samples,
-            settings.variations,
-            settings.look_ahead,
-            cast("Way", settings.way),
-            settings.threshold,
-            settings.clusters,
-            cast("Nearness", settings.nearness),
-            seed,
-        )
+        plan = Plan(num_samples, settings.variations, settings.clusters, seed)
         generator, rows = generator_of(settings, answers, donations), read_rows(settings.rows)
         if settings.generator != GRAMMAR:
             warn_of(first_texts(plan, generator, names, rows), [own.text for own in public])

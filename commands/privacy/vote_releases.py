@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ from doppel.errors import DataError, UserError
 from doppel.evolution.budget import STAGE, plan_beside, plan_votes
 from doppel.evolution.candidates import Candidate, fingerprint
 from doppel.evolution.votes import NearestNeighbourHistogram, NoisyVotes
-from doppel.nearest import Nearness
 from doppel.privacy.histogram import NoisyHistogram, unit_sums
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments
@@ -132,8 +131,8 @@ class VoteReleases:
             return _votes(own)
         if self._ledger is not None and not self._ledger.remaining(self._votes):
             self._ledger.spend(self._votes)  # refuses and says why, before the texts are embedded in vain
-        votes_each, nearness = self._settings.votes_each, cast("Nearness", self._settings.nearness)
-        sums = self._histogram.sums(bins_BD, None if self._labels is None else labels, votes_each, nearness)
+        votes_each = self._settings.votes_each
+        sums = self._histogram.sums(bins_BD, None if self._labels is None else labels, votes_each)
         told = {**asked, "votes_each": votes_each}
         return _votes(self._release(told, sums, self._votes, self.noise_multiplier))
 

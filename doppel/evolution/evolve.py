@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from doppel.errors import UserError
 from doppel.evolution.candidates import Candidate, Prompt, distinct
 from doppel.evolution.generators.protocol import Generator
-from doppel.evolution.population import Way, choose, largest_remainder, spread
-from doppel.nearest import Nearness
+from doppel.evolution.population import choose, largest_remainder, spread
 
 Vectors = NDArray[np.floating]
 Embed = Callable[[Sequence[str]], Vectors]
@@ -32,21 +31,13 @@ class Plan:
     Attributes:
         num_samples: Candidates that a round chooses.
         variations: Of each chosen candidate; they and what was chosen, less copies, are the pool of the next round.
-        look_ahead: Variations of each candidate whose mean embedding is voted for in place of its own; 0 for its own.
-        way: How candidates are chosen by their votes.
-        threshold: H, in votes: up to it they count for nothing.
         clusters: Clusters of candidates that are voted for in their place; None: candidates themselves.
-        nearness: What near means.
-        seed: Public seed of prompts, clusters and draws.
+        seed: Public seed of prompts and clusters.
     """
 
     num_samples: int
     variations: int
-    look_ahead: int = 0
-    way: Way = "rank"
-    threshold: float = 0.0
     clusters: int | None = None
-    nearness: Nearness = "cosine"
     seed: int = 0
 
 
@@ -107,7 +98,7 @@ def evolve(
         pool = distinct(written)
         _check(pool, due)
         refuse_one_text([candidate.text for candidate in written])
-        vectors = _vectors(plan, generator, embed, pool, number)
+        vectors = embed([candidate.text for candidate in pool])
         chosen = [pool[place] for place in _vote(plan, source, number, pool, vectors, due)]
         kept = len({id(candidate) for candidate in chosen})
         tell(f"round {number} of {source.rounds}: {kept} of {len(pool)} candidates")
@@ -183,23 +174,6 @@ def _vary(generator: Generator, parents: Sequence[Candidate], times: int, stream
     return _written(generator.vary([parent for parent, _ in asked], prompts), prompts) if asked else []
 
 
-def _vectors(plan: Plan, generator: Generator, embed: Embed, pool: Sequence[Candidate], number: int) -> Vectors:
-    """What stands for each candidate in a round: its embedding, or the mean of those of some variations."""
-    if not plan.look_ahead:
-        return embed([candidate.text for candidate in pool])
-    total: Vectors | None = None
-    for time in range(plan.look_ahead):
-        prompts = [
-            Prompt(f"{plan.seed}/{number}/ahead/{i}/{time}", c.prompt.label, c.prompt.attributes)
-            for i, c in enumerate(pool)
-        ]
-        texts = generator.vary(pool, prompts)
-        found = embed([text.strip() or candidate.text for text, candidate in zip(texts, pool, strict=True)])
-        total = found if total is None else total + found
-    assert total is not None
-    return total / plan.look_ahead
-
-
 def _vote(
     plan: Plan,
     source: VoteSource,
@@ -214,12 +188,12 @@ def _vote(
     if plan.clusters is not None and plan.clusters < len(pool):
         centers, groups = _clusters(vectors, plan.clusters, plan.seed + number)
         votes = source.count(number, pool, centers, [None] * len(groups))
-        return spread(votes, groups, plan.num_samples, plan.threshold)
+        return spread(votes, groups, plan.num_samples)
     votes = source.count(number, pool, vectors, labels)
     found = []
     for label, num in due.items():
         own = [votes[place] for place in members[label]]
-        picked = choose(own, num, plan.way, plan.threshold, plan.seed + number) if num else []
+        picked = choose(own, num) if num else []
         found += [members[label][place] for place in picked]
     return found
 

@@ -8,16 +8,8 @@ Formal guarantees:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
-
-from doppel.resampling import draw
-
-Floats = NDArray[np.float64]
-#: How candidates are chosen: those with most votes, or each as often as its share of them says.
-Way = Literal["rank", "probability"]
 
 
 def largest_remainder(shares: Sequence[float], total: int) -> list[int]:
@@ -37,29 +29,18 @@ def largest_remainder(shares: Sequence[float], total: int) -> list[int]:
     return whole.tolist()
 
 
-def choose(votes: Sequence[float], num: int, way: Way, threshold: float = 0.0, seed: int = 0) -> list[int]:
-    """Return places of the candidates that go on.
+def choose(votes: Sequence[float], num: int) -> list[int]:
+    """Return places of the candidates with most votes, in their order.
 
     Args:
         votes: Noisy votes of each candidate.
         num: How many; where there are fewer candidates, some are taken again.
-        way: ``rank`` takes those with most votes; ``probability`` takes each as often as its share of the votes above
-            the threshold says, rounded up or down (systematic sampling), so that one may be taken several times.
-        threshold: H: votes up to it count for nothing, and it is taken off the others. It does not change ranks.
-        seed: Of the one random number of a draw by probability.
-
-    Returns:
-        Places, those with most votes first by rank, else rising.
     """
-    given = np.asarray(votes, dtype=np.float64)
-    if way == "rank":
-        return np.resize(np.argsort(-given, kind="stable"), num).tolist()
-    above = np.maximum(given - threshold, 0.0)
-    weights = above / above.sum() if above.any() else np.full(len(given), 1 / len(given))
-    return draw(weights, num, seed)
+    order = np.argsort(-np.asarray(votes, dtype=np.float64), kind="stable")
+    return np.resize(order, num).tolist()
 
 
-def spread(shares: Sequence[float], members: Sequence[Sequence[int]], num: int, threshold: float = 0.0) -> list[int]:
+def spread(shares: Sequence[float], members: Sequence[Sequence[int]], num: int) -> list[int]:
     """Return places of the candidates that go on where votes are of clusters of them.
 
     Args:
@@ -67,7 +48,6 @@ def spread(shares: Sequence[float], members: Sequence[Sequence[int]], num: int, 
         members: Candidates of each cluster, those nearest to its centre first; at least one.
         num: How many are chosen: for each cluster by its share, and of it the nearest first. Where more are due than it
             has, it begins again.
-        threshold: As of :func:`choose`.
     """
-    due = largest_remainder([share - threshold for share in shares], num)
+    due = largest_remainder(shares, num)
     return [own[k % len(own)] for own, wanted in zip(members, due, strict=True) for k in range(wanted)]

@@ -10,7 +10,7 @@ from typing import ClassVar, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from doppel.nearest import Nearness, Whole, nearest, normalised, whole
+from doppel.nearest import Whole, nearest, normalised, whole
 from doppel.privacy.accounting import GaussianRelease
 from doppel.privacy.histogram import add_noise, unit_sums
 
@@ -106,7 +106,6 @@ class NearestNeighbourHistogram:
         candidates_MD: NDArray[np.floating],
         labels: Sequence[str | None] | None = None,
         votes_each: int = 1,
-        nearness: Nearness = "cosine",
     ) -> dict[str, float]:
         """Sum all votes, *without noise*: for :func:`doppel.privacy.histogram.add_noise` alone.
 
@@ -114,7 +113,6 @@ class NearestNeighbourHistogram:
             candidates_MD: Embeddings of the candidates, entries in [-1, 1].
             labels: Of the candidates, where rows have labels.
             votes_each: k.
-            nearness: What near means.
 
         Returns:
             For each candidate, by its number as text; a multiple of 1/`GRID`. It has sensitivity 1.
@@ -123,7 +121,7 @@ class NearestNeighbourHistogram:
         theirs = np.zeros(len(candidates_MD), dtype=np.int64)
         if names is not None and labels is not None:
             theirs[:] = [names.get(str(label), -1) for label in labels]
-        candidates = normalised(candidates_MD, nearness)
+        candidates = normalised(candidates_MD)
         bins, weight = list(map(str, range(len(candidates)))), 1 / math.sqrt(votes_each)
         sums = dict.fromkeys(bins, 0.0)
         for rows in self._parts():
@@ -131,7 +129,7 @@ class NearestNeighbourHistogram:
             ballots: list[list[int]] = [[] for _ in of]
             for label in np.unique(theirs).tolist():
                 own, places = np.flatnonzero((of == label) & self.__has_vote[rows]), np.flatnonzero(theirs == label)
-                found = nearest(self.__vectors[rows][own], candidates[places], votes_each, nearness)
+                found = nearest(self.__vectors[rows][own], candidates[places], votes_each)
                 for row, nearest_places in zip(own.tolist(), found, strict=True):
                     ballots[row] = places[nearest_places].tolist()
             vectors = ({bins[place]: weight for place in ballot} for ballot in ballots)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from doppel.evolution import votes
 from doppel.evolution.votes import NearestNeighbourHistogram
-from doppel.nearest import Nearness, nearest, normalised, whole
+from doppel.nearest import nearest, normalised, whole
 from doppel.privacy.histogram import GRID, add_noise, unit_sums
 
 
@@ -34,11 +34,10 @@ def distance(one: dict[str, float], other: dict[str, float]) -> float:
     new_rows=st.integers(1, 9),
     votes_each=st.integers(1, 7),
     by_label=st.booleans(),
-    nearness=st.sampled_from(["cosine", "l2"]),
     odd=st.sampled_from([0.0, 1e30, math.nan, math.inf, -1.0]),
 )
 def test_a_unit_more_moves_all_sums_by_at_most_one(
-    seed: int, num_rows: int, new_rows: int, votes_each: int, by_label: bool, nearness: Nearness, odd: float
+    seed: int, num_rows: int, new_rows: int, votes_each: int, by_label: bool, odd: float
 ) -> None:
     chance = np.random.default_rng(seed)
     vectors, candidates = rows(seed, num_rows + new_rows), rows(seed + 1, 6)
@@ -47,10 +46,8 @@ def test_a_unit_more_moves_all_sums_by_at_most_one(
     labels = [str(chance.choice(["a", "b", "unknown"])) for _ in units] if by_label else None
     theirs = ["a", "b", "a", "b", "a", "a"]
     without = NearestNeighbourHistogram([vectors[:num_rows]], units[:num_rows], labels and labels[:num_rows])
-    sums = without.sums(candidates, theirs, votes_each, nearness)
-    more = NearestNeighbourHistogram([vectors[:1], vectors[1:]], units, labels).sums(
-        candidates, theirs, votes_each, nearness
-    )
+    sums = without.sums(candidates, theirs, votes_each)
+    more = NearestNeighbourHistogram([vectors[:1], vectors[1:]], units, labels).sums(candidates, theirs, votes_each)
     assert distance(sums, more) <= 1.0
     assert all((value * GRID).is_integer() for value in more.values())
 
@@ -62,10 +59,9 @@ def test_a_unit_more_moves_all_sums_by_at_most_one(
     part=st.integers(1, 9),
     votes_each=st.integers(1, 7),
     by_label=st.booleans(),
-    nearness=st.sampled_from(["cosine", "l2"]),
 )
 def test_sums_are_those_of_whole_numbers_all_at_once(
-    seed: int, num_rows: int, part: int, votes_each: int, by_label: bool, nearness: Nearness
+    seed: int, num_rows: int, part: int, votes_each: int, by_label: bool
 ) -> None:
     """In parts, sorted by unit, in int32 and float64: equal to Python's integers, row by row as they came."""
     chance = np.random.default_rng(seed)
@@ -74,15 +70,13 @@ def test_sums_are_those_of_whole_numbers_all_at_once(
     units = [f"u{chance.integers(0, 9)}" for _ in range(num_rows)]
     labels = [str(chance.choice(["a", "b", "unknown"])) for _ in units] if by_label else [None] * num_rows
     theirs: list[str | None] = [("a", "b", "c")[i % 3] if by_label else None for i in range(12)]
-    public = [[int(entry) for entry in row] for row in normalised(candidates, nearness)]
+    public = [[int(entry) for entry in row] for row in normalised(candidates)]
 
     def ballot(vector: np.ndarray, label: str | None) -> dict[str, float]:
         if not np.isfinite(vector).all():
             return {}
         own = [int(entry) for entry in whole(vector[None])[0]]
         scores = [sum(map(int.__mul__, own, other)) for other in public]
-        if nearness == "l2":
-            scores = [2 * s - sum(e * e for e in other) for s, other in zip(scores, public, strict=True)]
         places = sorted((i for i in range(12) if theirs[i] == label), key=lambda i: -scores[i])[:votes_each]
         return {str(place): 1 / math.sqrt(votes_each) for place in places}
 
@@ -90,7 +84,7 @@ def test_sums_are_those_of_whole_numbers_all_at_once(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(votes, "_PART", part)
         histogram = NearestNeighbourHistogram(np.array_split(vectors, 3), units, labels if by_label else None)
-        assert histogram.sums(candidates, theirs, votes_each, nearness) == expected
+        assert histogram.sums(candidates, theirs, votes_each) == expected
 
 
 def test_a_unit_of_one_row_reaches_the_bound_and_no_further() -> None:
@@ -103,31 +97,28 @@ def test_a_unit_of_one_row_reaches_the_bound_and_no_further() -> None:
         assert 1 - 1e-6 < moved <= 1.0
 
 
-@pytest.mark.parametrize("nearness", ["cosine", "l2"])
-def test_a_ballot_is_the_same_to_the_last_bit_whoever_is_beside_it(nearness: Nearness) -> None:
+def test_a_ballot_is_the_same_to_the_last_bit_whoever_is_beside_it() -> None:
     """Candidates that are all but equal: in float32, BLAS sums a row otherwise in a larger matrix."""
     generator = np.random.default_rng(0)
     near = rows(5, 1, 384) + generator.normal(size=(200, 384)).astype(np.float32) * 1e-7
     vectors = rows(6, 97, 384)
-    own, theirs = whole(vectors), normalised(near, nearness)
-    together = list(nearest(own, theirs, 3, nearness))
-    alone = [next(iter(nearest(own[i : i + 1], theirs, 3, nearness))) for i in range(97)]
+    own, theirs = whole(vectors), normalised(near)
+    together = list(nearest(own, theirs, 3))
+    alone = [next(iter(nearest(own[i : i + 1], theirs, 3))) for i in range(97)]
     assert together == alone
     order = generator.permutation(384)
-    assert together == list(nearest(own[:, order], theirs[:, order], 3, nearness)), "sums in another order are the same"
+    assert together == list(nearest(own[:, order], theirs[:, order], 3)), "sums in another order are the same"
 
 
-@pytest.mark.parametrize("nearness", ["cosine", "l2"])
-def test_each_text_votes_for_the_nearest(nearness: Nearness) -> None:
+def test_each_text_votes_for_the_nearest() -> None:
     vectors, candidates = rows(1, 40), rows(2, 30) * np.linspace(0.3, 1, 30, dtype=np.float32)[:, None]
-    found = list(nearest(whole(vectors), normalised(candidates, nearness), 4, nearness))
+    found = list(nearest(whole(vectors), normalised(candidates), 4))
     for vector, own in zip(vectors, found, strict=True):
-        cosine = -candidates @ vector / np.linalg.norm(candidates, axis=1)
-        away = cosine if nearness == "cosine" else np.linalg.norm(candidates - vector, axis=1)
-        assert own == np.argsort(away)[:4].tolist()
-    assert [own[:1] for own in found] == list(nearest(whole(vectors), normalised(candidates, nearness), 1, nearness))
+        cosines = candidates @ vector / np.linalg.norm(candidates, axis=1)
+        assert own == np.argsort(-cosines)[:4].tolist()
+    assert [own[:1] for own in found] == list(nearest(whole(vectors), normalised(candidates), 1))
     equal = np.repeat(candidates[:1], 3, axis=0)
-    assert list(nearest(whole(vectors[:1]), normalised(equal, nearness), 2, nearness)) == [[0, 1]]
+    assert list(nearest(whole(vectors[:1]), normalised(equal), 2)) == [[0, 1]]
 
 
 def test_a_text_votes_among_the_candidates_of_its_label() -> None:

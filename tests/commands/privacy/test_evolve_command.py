@@ -304,7 +304,6 @@ def test_without_privacy_nothing_of_the_votes_is_written(tmp_path: Path, private
     ("given", "why"),
     [
         ({"data": {"limit_train_units": 5}}, "limit_train_units"),
-        ({"way": "best"}, "evolution.way is 'best'"),
         ({"rounds": 0}, "evolution.rounds is 0"),
         ({"clusters": 3, "per_label": True}, "without per_label"),
         ({"generator": "no/such/folder"}, "evolution.generator"),

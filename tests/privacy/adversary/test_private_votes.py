@@ -111,7 +111,7 @@ def test_no_private_text_reaches_a_generator_a_cache_or_an_error(
     given: dict[str, Any] = {"rows": str(rows), "per_label": True, "privacy": {"histogram_noise_multiplier": 3.0}}
     with serve(answer) as server:
         assert call(tmp_path, private, *more, generator=server.url, limits={"max_calls": 21}, **given) == 2
-        assert call(tmp_path, private, *more, generator=server.url, look_ahead=1, limits={"retries": 9}, **given) == 0
+        assert call(tmp_path, private, *more, generator=server.url, limits={"retries": 9}, **given) == 0
     sent = b"\n".join(server.bodies).decode()
     assert len(server.bodies) > 40 and "stars: 2" in sent and "calendar" in sent
     told = capsys.readouterr()
