@@ -176,7 +176,7 @@ def test_the_wheel_is_the_library_alone(wheel: Path) -> None:
     sources = {
         str(path.relative_to(ROOT))
         for path in (ROOT / "doppel").rglob("*")
-        if path.suffix in (".py", ".txt", ".yaml", ".csv")
+        if path.suffix in (".py", ".txt", ".yaml", ".csv", ".gz")
     }
     assert files == sources
 
