@@ -51,6 +51,7 @@ def test_files_become_the_same_turns_and_batches(tmp_path: Path) -> None:
     same(kept("batches/"), batches(tmp_path))
 
 
+@pytest.mark.slow
 def test_the_accountants_give_the_same_numbers() -> None:
     old, new = kept("accountants/"), noise_multipliers()
     assert new == pytest.approx(old, abs=1.5e-6)

@@ -78,6 +78,7 @@ def test_the_lines_name_no_folder_of_the_machine(run: Path, tmp_path: Path, capl
     assert readme.startswith("# out\n\nPRIVATE: ")
 
 
+@pytest.mark.slow
 def test_a_base_that_was_named_from_the_checkout_is_found_from_elsewhere(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
