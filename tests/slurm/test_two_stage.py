@@ -54,7 +54,7 @@ def test_a_run_writes_samples_ledger_and_report_and_is_not_run_twice(
     run = tmp_path / "run"
     assert launch(experiment, run, "--local") == 0
     told = capfd.readouterr().out
-    assert "── two_stage-parse_tree (5 of 10): training" in told and "── tiny finished in " in told
+    assert "── two_stage-parse_tree (6 of 12): training" in told and "── tiny finished in " in told
     assert f"{run}/two_stage/samples.jsonl (two_stage, ε " in told
     ending = told[told.index("── tiny finished in ") :].splitlines()
     assert len([line for line in ending if not line.startswith("   warning ")]) <= 10
@@ -79,7 +79,7 @@ def test_a_run_writes_samples_ledger_and_report_and_is_not_run_twice(
     ledger = (run / "ledger.jsonl").read_text()
 
     assert launch(experiment, run, "--local") == 0
-    assert capfd.readouterr().out.count("done already, skipped") == 9
+    assert capfd.readouterr().out.count("done already, skipped") == 11
     assert (run / "ledger.jsonl").read_text() == ledger
 
     for words, message in (

@@ -157,4 +157,4 @@ def test_a_run_from_start_to_page_and_again(tmp_path: Path, own_site: None, capf
     assert 0 < metrics["word_overlap"] < 1
     ledger = (tmp_path / "run" / "ledger.jsonl").read_bytes()
     assert cli.main(given) == 0 and (tmp_path / "run" / "ledger.jsonl").read_bytes() == ledger
-    assert "evolution-evolve (1 of 3): done already, skipped" in capfd.readouterr().out
+    assert "evolution-evolve (1 of 4): done already, skipped" in capfd.readouterr().out
