@@ -10,6 +10,7 @@ private rows that say it are of a hidden theme; a theme is named if it is the co
 from __future__ import annotations
 
 import csv
+import os
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -28,9 +29,9 @@ from doppel.words import ENGLISH, UnexpectedWords, read_vocabulary, words_of
 NUM_REFERENCE = 10_000
 #: Data and source of the reference → unit and numbers of units.
 SETTINGS: dict[tuple[str, str], dict[Unit, list[int]]] = {
+    ("smcalflow", "same source"): {"utterance": [2_000, 10_000], "dialogue": [2_000]},
     ("sgd", "same source"): {"utterance": [2_000, 10_000, 40_000], "dialogue": [2_000, 10_000]},
     ("sgd", "other services"): {"utterance": [10_000], "dialogue": [2_000]},
-    ("smcalflow", "same source"): {"utterance": [2_000, 10_000], "dialogue": [2_000]},
 }
 SEEDS, EPSILONS = (1, 2, 3, 4, 5), (1.0, 3.0, 8.0)
 
@@ -105,15 +106,15 @@ def write(out: Path, chosen: Sequence[str]) -> None:
         out: The file.
         chosen: Which data.
     """
-    made = version()
+    made = version(), f"CPU, {os.cpu_count()} cores"
     with out.open("w", newline="") as file:
         lines = csv.writer(file, lineterminator="\n")
-        lines.writerow(COLUMNS[:-1])
+        lines.writerow(COLUMNS)
         for (data, source), units in SETTINGS.items():
             for unit, num_units in ((u, n) for u, numbers in units.items() for n in numbers if data in chosen):
                 for seed in SEEDS:
                     for epsilon, values in measure(trial(data, source, num_units, unit, seed), unit, seed):
                         about = [epsilon, "words", f"{data}, {source}", "", "unexpected", f"{unit}, N = {num_units:,}"]
                         for metric, value in values.items():
-                            lines.writerow([*about, seed, metric, f"{float(value):.4f}", made])
+                            lines.writerow([*about, seed, metric, f"{float(value):.4f}", *made])
                 file.flush()

@@ -59,8 +59,8 @@ class Word:
     Attributes:
         word: It.
         share: Of the units that give it: at least so many say it.
-        low: Lower end of its 95 % confidence interval.
-        high: Upper end.
+        low: So many give it at least; with 95 % confidence that is true of all words at once.
+        high: Upper end of its own 95 % confidence interval.
         reference: Share of the reference's units that say it.
     """
 
@@ -154,7 +154,8 @@ class UnexpectedWords:
     def found(self, sums: Mapping[str, float], num_units: int, noise_multiplier: float) -> Found:
         """The words that stand out of the noise and of the reference: post-processing of a release.
 
-        With 95 % confidence no word that nobody says stands out: the threshold follows from the number of words. The
+        With 95 % confidence no word that nobody says stands out: the threshold follows from the number of words. So
+        does the lower end of an interval, for words are shown because they are large, and their noise with them. The
         reference is taken to say each word in one unit more than it does, since what is rare in it is known badly.
 
         Args:
@@ -173,9 +174,9 @@ class UnexpectedWords:
         shown = []
         for word in self._rank:
             share, reference = sums[word] / self._weight / num_units, said[word] / len(units)
-            low, high = max(0.0, share - Z * deviation), min(1.0, share + Z * deviation)
-            if share > least and low > TIMES * (said[word] + 1) / len(units):
-                shown.append(Word(word, min(1.0, share), low, high, reference))
+            if share > least and share - Z * deviation > TIMES * (said[word] + 1) / len(units):
+                high = min(1.0, share + Z * deviation)
+                shown.append(Word(word, min(1.0, share), share - least, high, reference))
         shown.sort(key=lambda word: (-word.share, word.word))
         return Found(tuple(shown), least, len(self._rank), rows)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,20 @@ def test_what_many_say_and_the_reference_hardly_is_shown_with_its_share() -> Non
     assert [word.word for word in found.words] == ["rental", "taxi"]
     assert all(word.low < 0.15 < word.high and word.share == pytest.approx(0.15, abs=1e-3) for word in found.words)
     assert found.words[0].high - found.words[0].share == pytest.approx(1.96 * 5 * math.sqrt(2) / 2000, rel=1e-3)
+
+
+def test_intervals_of_the_words_that_noise_lifted_over_the_threshold_hold_the_truth() -> None:
+    words = ["".join(pair) for pair in product("abcdefghijklmnop", repeat=2)]
+    own = UnexpectedWords(dict.fromkeys(words, 1), ["hello"] * 10_000, 1, False)
+    truth = {word: 4 + i % 16 for i, word in enumerate(words)}  # the threshold is at 19
+    num_units = sum(truth.values())
+    rows = [(f"{word}{i}", word) for word in words for i in range(truth[word])]
+    shown = held = 0
+    for _ in range(20):
+        for word in own.found(NoisyWords(5.0).release(own.vectors(rows), own.bins), num_units, 5.0).words:
+            shown += 1
+            held += word.low <= truth[word.word] / num_units <= word.high
+    assert shown > 100 and held >= 0.95 * shown
 
 
 def test_units_of_several_rows_are_compared_with_as_many_rows_of_the_reference() -> None:

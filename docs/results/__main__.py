@@ -139,8 +139,8 @@ def users_table() -> str:
 def words_table() -> str:
     """What words that nobody expected are worth, by data, unit, N and ε: sums over the seeds."""
     lines = [
-        "| data, reference | unit, N | ε | σ | words shown | precision | themes of 2.5 % or more named "
-        "| a word shows from | intervals right | cost in σ |",
+        "| data, reference | unit, N | ε | σ | words shown | precision | named "
+        "| shows from | intervals right | cost in σ |",
         "|---|---|" + "---:|" * 8,
     ]
     own = pd.read_csv(HERE / "unexpected-words.csv")
@@ -149,10 +149,11 @@ def words_table() -> str:
         total, mean = of.sum(), of.mean()
         themes = _themes(rows)
         large = themes[themes["share"] >= 0.025]
-        num = max(1.0, total["num_words"])
-        cells = [f"{epsilon:g}", f"{mean['sigma']:.1f}", f"{total['num_words']:.0f}", f"{total['num_right'] / num:.2f}"]
-        cells += [f"{large['value'].sum():.0f} of {len(large)}", f"{mean['least']:.2%}"]
-        cells += [f"{total['num_intervals_right'] / num:.2f}", f"{mean['cost_in_sigma']:.1%}"]
+        num = total["num_words"]
+        right, held = (f"{total[name] / num:.2f}" if num else "–" for name in ("num_right", "num_intervals_right"))
+        cells = [f"{epsilon:g}", f"{mean['sigma']:.1f}", f"{num:.0f}", right]
+        cells += [f"{large['value'].sum():.0f} of {len(large)}", f"{100 * mean['least']:.2f} %"]
+        cells += [held, f"{100 * mean['cost_in_sigma']:.1f} %"]
         lines.append("| " + " | ".join([data, setting, *cells]) + " |")
     return "\n".join(lines)
 
