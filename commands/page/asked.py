@@ -14,6 +14,7 @@ from commands.page.supported import Supported
 from commands.runs.systems import system
 from datamodules.reading.attribute_codes import BETWEEN
 from doppel.lispress import valid_function_types
+from doppel.topics import UNLIKE
 
 #: Samples that a function must have, where no shares were released: fewer tell little, and show no three examples.
 FEWEST = 5
@@ -96,6 +97,7 @@ class Asked:
     Attributes:
         rows: Those that are no noise: what is not supported first, then by share.
         plumbing: What programs are built with and nobody asks for, by share.
+        unlike: Requests that are of no topic, if they are no noise: nothing that anybody asks for by name.
         too_rare: Names of the others.
         share_of_too_rare: Of the samples, those that use one of the others.
         unserved: Of the requests, those that use one of the unsupported ``rows``; None where nobody says what is.
@@ -107,6 +109,7 @@ class Asked:
 
     rows: tuple[Row, ...]
     plumbing: tuple[Row, ...]
+    unlike: Row | None
     too_rare: tuple[str, ...]
     share_of_too_rare: float
     unserved: float | None
@@ -140,8 +143,9 @@ class Asked:
 
 
 def is_asked_for(name: str, names: Names, supported: Supported | None) -> bool:
-    """Whether a function is more than plumbing; what is said not to be supported, by its name, is."""
-    return not names.is_plumbing(name) or (supported is not None and name in supported.without)
+    """Whether a name is more than plumbing or no topic; what is said not to be supported, by its name, is."""
+    is_named = supported is not None and name in supported.without
+    return name != UNLIKE and (is_named or not names.is_plumbing(name))
 
 
 def lacks(sample: Sample, names: Names, supported: Supported | None) -> list[str]:
@@ -166,6 +170,7 @@ def ask(samples: Sequence[Sample], supported: Supported | None, release: Release
     everywhere = _word_shares(samples)
     rows: list[Row] = []
     plumbing: list[Row] = []
+    unlike: Row | None = None
     too_rare: list[str] = []
     for name, own in uses.items():
         if release is not None:
@@ -176,7 +181,10 @@ def ask(samples: Sequence[Sample], supported: Supported | None, release: Release
             too_rare.append(name)
         else:
             row = _row(name, own, len(samples), everywhere, supported, release, names)
-            (rows if is_asked_for(name, names, supported) else plumbing).append(row)
+            if name == UNLIKE:
+                unlike = row
+            else:
+                (rows if is_asked_for(name, names, supported) else plumbing).append(row)
     too_rare = sorted(name for name in too_rare if is_asked_for(name, names, supported))
     rare = set(too_rare)
     lacking = {row.name: row for row in rows if row.is_supported is False}
@@ -185,6 +193,7 @@ def ask(samples: Sequence[Sample], supported: Supported | None, release: Release
     return Asked(
         rows=tuple(sorted(rows, key=lambda row: (row.is_supported is not False, -row.share.value, row.words))),
         plumbing=tuple(sorted(plumbing, key=lambda row: (-row.share.value, row.name))),
+        unlike=unlike,
         too_rare=tuple(too_rare),
         share_of_too_rare=sum(not rare.isdisjoint(sample.names) for sample in samples) / len(samples),
         unserved=None if supported is None else _sum(lacking.values(), num_shown),

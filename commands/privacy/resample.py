@@ -172,8 +172,6 @@ def _draw(
 
 def _keep(pool: Path, out: Path, lines: list[dict[str, Any]], topic: str, num_samples: int) -> None:
     """Write the first lines of one topic; in the order in which the model wrote them, so that none is preferred."""
-    if not lines:
-        raise DataError(f"{pool} has no text of the topic {topic!r}: the model writes none; ask for a commoner one")
     drawn = lines[:num_samples]
     write_json(f"{out}.resampling.json", {"only": topic, "num_found": len(lines), "num_drawn": len(drawn)})
     write_json_lines(out, ({**line, "label": topic} for line in drawn))

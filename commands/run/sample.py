@@ -129,7 +129,9 @@ def sample(
                 drawn[path] = (run / path).read_bytes().count(b"\n")
             if wanted.oversample == 1 or seed is not None:  # a plain draw has all, and a seed repeats its texts
                 break
-    return status if status and not drawn else _tell(RunRecord(run), used, drawn, run_dir, wanted)
+    if drawn:
+        _tell(RunRecord(run), used, drawn, run_dir, wanted)
+    return status
 
 
 def _experiment(run: Path, named: Path) -> Experiment:
@@ -278,8 +280,8 @@ def _local(experiment: Experiment, run: Path, steps: Sequence[Step]) -> int:
     return run_here(run, steps)
 
 
-def _tell(record: RunRecord, used: System, drawn: Mapping[str, int], named: Path, wanted: Wanted) -> int:
-    """Renew card and page, and say what came of it; exit status."""
+def _tell(record: RunRecord, used: System, drawn: Mapping[str, int], named: Path, wanted: Wanted) -> None:
+    """Renew card and page, and say what came of it."""
     from commands.page.report import build_report
     from commands.page.write import write_page  # what no --help waits for
     from commands.privacy.coverage import ledger_of
@@ -309,4 +311,3 @@ def _tell(record: RunRecord, used: System, drawn: Mapping[str, int], named: Path
         say(f"   card     {'VERIFIED' if content['verified'] else 'NOT VERIFIED: ' + content['reasons'][0]}")
     say(f"   page     {named / page.name}")
     say(f"   metrics  are those of {used.name}/samples.jsonl")
-    return 0

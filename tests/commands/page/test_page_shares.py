@@ -26,6 +26,7 @@ from doppel.privacy.histogram import NoisyHistogram, add_noise, unit_sums
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments
 from doppel.resampling import pool_bins, tree_vector
+from doppel.topics import UNLIKE
 
 SIGMA, UNITS = 5.0, 2000
 NO_NAMES = read_names(None)
@@ -157,6 +158,22 @@ def test_what_is_not_supported_in_all_is_the_sum_of_the_rows_and_what_is_too_rar
     asked = ask([Sample("say", tree) for tree in trees], read_supported(["Can"]), None, NO_NAMES)
     assert asked is not None and {row.name for row in asked.lacking} == {"Tell", "Ask"}
     assert asked.unserved == pytest.approx(0.32) and asked.unserved_too_rare == pytest.approx(0.02)
+
+
+def test_what_is_unlike_all_topics_is_a_share_and_nothing_that_people_ask_for(tmp_path: Path) -> None:
+    samples = [(UNLIKE, "a poem")] * 40 + [("set alarm", "an alarm for six")] * 15 + [("rain", "will it rain")] * 5
+    lines = [{"utterance": f"{text} {i}", "label": topic} for i, (topic, text) in enumerate(samples)]
+    run = make_samples(tmp_path / "run", lines, "topics")
+    header = page(run).all("header")[0].words
+    assert "Most often they ask for set alarm: 25 of 100" in header and "two thirds" not in header
+    section = page(run).all("section", id="asked")[0]
+    assert [row.words for row in section.all("th", scope="row")] == ["set alarm", "rain"]
+    assert "66.7 % (54.1 % – 77.3 %) are unlike all topics" in section.words
+    (tmp_path / "can.txt").write_text("set alarm\n")
+    assert cli.main(["page", str(run), "--supported", str(tmp_path / "can.txt")]) == 0
+    read = read_html(run / "report.html")
+    assert "cannot do: rain" in read.all("h1")[0].words and "too rare" not in read.words
+    assert not any("unlike" in text.words for text in [*read.all("h1"), *read.all("p", class_="lead")])
 
 
 def test_each_attribute_is_a_table_whose_shares_are_of_one_whole(tmp_path: Path) -> None:

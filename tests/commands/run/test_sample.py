@@ -10,6 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 from unittest import mock
 
+import finished_run
+import numpy as np
 import pytest
 from finished_run import draw, stage_here
 from page_content import read_html
@@ -23,6 +25,7 @@ from commands.run.recipes import draw as more_steps
 from commands.run.recipes import seed_of
 from commands.runs.manifest import Manifest
 from commands.runs.systems import system
+from doppel.topics import Codebook
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -120,6 +123,29 @@ def test_samples_of_a_topic_are_those_that_the_released_codebook_calls_so(
     assert lines and {line["label"] for line in lines} == {released[0]}
     assert (run / "ledger.jsonl").read_bytes() == ledger and card(run)
     assert draw(run, "--topic", "no such topic") == 2
+
+
+@pytest.mark.parametrize("found", [0, 1], ids=["none", "one a draw"])
+def test_a_draw_is_repeated_a_few_times_and_how_many_it_found_is_told(
+    run: Path, found: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    topic = Codebook.load(run / "topics/one_stage/codebook.jsonl")
+    near, other = topic.centers[[0, 1]]
+    monkeypatch.setattr(
+        finished_run, "embed", lambda texts, *_, **__: np.stack([near] * found + [other] * (len(texts) - found))
+    )
+    assert draw(run, "--topic", topic.names[0], "--num", "6") == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "were asked for" in line]
+    assert line.strip().startswith(f"{4 * found} of 6 ")
+    draws = sorted((run / "topics/draws").iterdir())
+    assert [len(texts(path / "samples.jsonl")) for path in draws] == [found] * 4 and card(run)
+
+
+def test_plain_draws_are_repeated_for_words_that_no_sample_says(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert draw(run, "--system", "one_stage", "--words", "rental,car", "--num", "1") == 0
+    assert " 0 of 1 that were asked for" in capsys.readouterr().out
+    assert len([*(run / "one_stage/draws").iterdir()]) == 4 and card(run)
+    assert "rental" not in read_html(run / "report.html").words
 
 
 @pytest.mark.parametrize(
