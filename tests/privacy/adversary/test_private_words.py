@@ -35,7 +35,8 @@ def run(tmp_path: Path) -> Path:
     run = tmp_path / "run"
     texts = [f"{OUTSIDE} song"] * 400 + [f"the {MANY} song"] * 590 + [f"the {FEW} song"] * 9 + [f"the {ONE} song"]
     (tmp_path / "train.jsonl").write_text("".join(json.dumps({"utterance": text}) + "\n" for text in texts))
-    (tmp_path / "public.jsonl").write_text('{"utterance": "play a song"}\n{"utterance": "the song"}\n' * 400)
+    known = f'{{"utterance": "play {FEW} or {ONE}"}}\n' * 5  # as often as noise makes them, which has no seed
+    (tmp_path / "public.jsonl").write_text('{"utterance": "play a song"}\n{"utterance": "the song"}\n' * 400 + known)
     (tmp_path / "words.txt").write_text(f"the 900\nsong 200\nplay 90\n{ONE} 5\n{FEW} 9\n{MANY} 40\n")
     spec = plan(5.0)
     ledger = Ledger(run / "ledger.jsonl")
