@@ -66,7 +66,7 @@ def weights(
     else:
         texts = [example.utterance for example in pool]
         vectors = embed(texts, BASE_MODEL)
-        book = make_codebook(texts, vectors, CLUSTERS, BASE_MODEL, name_topics=False)
+        book = make_codebook(texts, [], vectors, CLUSTERS, BASE_MODEL, name_topics=False)
         found, told = ([{name: 1.0} for name in book.nearest(side)] for side in (vectors, embeddings()))
         bins = dict.fromkeys(book.names, 1.0)
     sums = NoisyHistogram(SIGMA).release(((str(unit), vector) for unit, vector in enumerate(told)), bins)
