@@ -201,6 +201,7 @@ def test_the_folder_appears_whole_from_any_state_and_is_made_once(
     assert made.is_whole(out) and len(asked) == 2
 
 
+@pytest.mark.slow
 def test_other_tensors_are_refused_and_leave_no_folder(
     source: tuple[Path, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -96,6 +96,7 @@ raise SystemExit(main(["plan", "--num-units=1000", "--batch-size=50", "--epochs=
 """
 
 
+@pytest.mark.slow
 def test_clipping_accounting_noise_ledger_and_the_command_need_no_extra(tmp_path: Path) -> None:
     core = set(map(distribution, CORE))
     extras = {distribution(line) for lines in EXTRAS.values() for line in lines} - core - {"setuptools", "doppel"}

@@ -70,6 +70,7 @@ def test_a_slow_precision_is_left_as_it_is_and_warned_of(precision: str, monkeyp
     assert len(warnings) == (precision != "32-true")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="x86 only")
 def test_a_cpu_whose_bfloat16_is_not_used_has_none() -> None:
     """oneDNN, told to use older instructions, is as slow as a CPU that has no others."""

@@ -48,6 +48,7 @@ def mechanism(folder: Path, stage: str = "votes") -> dict[str, Any]:
     return [line for line in lines if line["type"] == "mechanism" and line["stage"] == stage][-1]
 
 
+@pytest.mark.slow
 def test_a_generator_is_known_before_anything_is_paid(
     tmp_path: Path, private: Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -18,7 +18,7 @@ from datamodules.text_format import TextFormat
 from doppel.errors import UserError
 from lightning_modules.sampling import SamplingArguments, sample_texts
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]
 STAGES = {
     "one_stage/one_stage": (None, "utterance"),
     "labels/labels": ("label", "utterance"),
@@ -78,7 +78,6 @@ def test_the_lines_name_no_folder_of_the_machine(run: Path, tmp_path: Path, capl
     assert readme.startswith("# out\n\nPRIVATE: ")
 
 
-@pytest.mark.slow
 def test_a_base_that_was_named_from_the_checkout_is_found_from_elsewhere(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

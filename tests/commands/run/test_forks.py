@@ -204,6 +204,7 @@ def test_imports_that_fail_are_told_and_nothing_runs(
     assert "RuntimeError: broken" in capfd.readouterr().err and not (root / "a").exists()
 
 
+@pytest.mark.slow
 def test_what_is_imported_starts_no_thread_asks_no_gpu_and_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
