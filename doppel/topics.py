@@ -74,7 +74,7 @@ class Codebook:
         return self.names if self.least_cosine is None else (*self.names, UNLIKE)
 
     def nearest(self, vectors_ND: Floats) -> list[str]:
-        """The name of the centre nearest in angle to each vector, or that none is near: for each by itself.
+        """Return the name of the centre nearest in angle to each vector, or that none is near: for each by itself.
 
         Formal guarantees:
             No row changes what another is nearest to, or how near that is (:mod:`doppel.nearest`).
@@ -161,7 +161,7 @@ def make_codebook(
 
 
 def names_of(members: Sequence[Sequence[str]]) -> list[str]:
-    """A name for each group of texts: two or three words of many of them that few texts of the other groups have.
+    """Name each group of texts by two or three words of many of them that few texts of the other groups have.
 
     No stop words, no numbers, no two forms of one word; in the order in which the texts say them, so that they read as
     one: "cancel next meeting", not "meeting next cancel".

@@ -89,12 +89,12 @@ class Found:
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text, in lower case."""
+    """Return the words of a text, in lower case."""
     return _WORD.findall(_MASK.sub(" ", text).lower())
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:
-    """Words and in how many texts they are: ``WORD NUMBER`` a line, ``.gz`` too.
+    """Read words and in how many texts they are: ``WORD NUMBER`` a line, ``.gz`` too.
 
     Raises:
         DataError: A line is none, or a word stands there twice.
@@ -133,7 +133,7 @@ class UnexpectedWords:
         return [*self._rank, *([_ROWS] if self._has_rows else [])]
 
     def vectors(self, rows: Iterable[tuple[str, str]]) -> Iterator[tuple[str, dict[str, float]]]:
-        """What each unit gives, of L2 norm at most 1: a function of its own texts.
+        """Yield what each unit gives, of L2 norm at most 1: a function of its own texts.
 
         Args:
             rows: Unit and text of each row.
@@ -152,7 +152,7 @@ class UnexpectedWords:
             yield unit, given
 
     def found(self, sums: Mapping[str, float], num_units: int, noise_multiplier: float) -> Found:
-        """The words that stand out of the noise and of the reference: post-processing of a release.
+        """Return the words that stand out of the noise and of the reference: post-processing of a release.
 
         With 95 % confidence no word that nobody says stands out: the threshold follows from the number of words. So
         does the lower end of an interval, for words are shown because they are large, and their noise with them. The
@@ -182,7 +182,7 @@ class UnexpectedWords:
 
 
 def findings(words: Iterable[str], samples: Sequence[str]) -> list[list[str]]:
-    """Words that samples say together, as one finding each; the order of the words is kept.
+    """Group words that samples say together; their order is kept.
 
     Args:
         words: That are shown.
@@ -203,7 +203,7 @@ def findings(words: Iterable[str], samples: Sequence[str]) -> list[list[str]]:
 
 
 def saying(words: Iterable[str], samples: Sequence[str], num: int) -> list[str]:
-    """So many different samples that say most of the words."""
+    """Return so many different samples that say most of the words."""
     wanted = set(words)
     count = {text: len(wanted & set(words_of(text))) for text in dict.fromkeys(samples)}
     return sorted((text for text in count if count[text]), key=lambda text: -count[text])[:num]

@@ -143,20 +143,20 @@ class Asked:
 
 
 def is_asked_for(name: str, names: Names, supported: Supported | None) -> bool:
-    """Whether a name is more than plumbing or no topic; what is said not to be supported, by its name, is."""
+    """Check whether a name is more than plumbing or no topic; what is said not to be supported, by its name, is."""
     is_named = supported is not None and name in supported.without
     return name != UNLIKE and (is_named or not names.is_plumbing(name))
 
 
 def lacks(sample: Sample, names: Names, supported: Supported | None) -> list[str]:
-    """What a sample asks for that is not supported."""
+    """Return what a sample asks for that is not supported."""
     if supported is None:
         return []
     return sorted(n for n in sample.names if is_asked_for(n, names, supported) and not supported.holds(n))
 
 
 def ask(samples: Sequence[Sample], supported: Supported | None, release: Release | None, names: Names) -> Asked | None:
-    """What the samples ask for; None where none has a tree or a label."""
+    """Count what the samples ask for; None where none has a tree or a label."""
     samples = [sample for sample in samples if sample.names]
     if not samples:
         return None
@@ -307,7 +307,7 @@ def hierarchy(
     supported: Supported | None,
     fewest: int,
 ) -> tuple[Branch, ...]:
-    """The functions of all samples, by who calls them.
+    """Arrange the functions of all samples by who calls them.
 
     Args:
         calls: Each sample with the paths of its tree, from the outermost function down.

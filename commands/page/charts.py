@@ -103,7 +103,7 @@ def lengths(words: Mapping[str, Sequence[int]], title: str, told: str) -> Markup
 
 
 def curves(lines: pd.DataFrame, title: str, told: str) -> Markup:
-    """A metric against ε, inline; arguments as those of :func:`draw_curves`, ``told`` for who does not see it."""
+    """Return a metric against ε as inline SVG; see :func:`draw_curves`, ``told`` for who does not see it."""
     with mpl.rc_context(_LOOK):
         figure, axes = _axes()
         draw_curves(axes, lines)
@@ -111,7 +111,7 @@ def curves(lines: pd.DataFrame, title: str, told: str) -> Markup:
 
 
 def draw_curves(axes: Axes, lines: pd.DataFrame) -> None:
-    """A metric against ε, with the deviation over seeds as whiskers; lines of the paper are dashed.
+    """Draw a metric against ε, with the deviation over seeds as whiskers; lines of the paper are dashed.
 
     Args:
         axes: Where to draw.

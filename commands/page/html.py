@@ -17,7 +17,7 @@ TEMPLATES = Path(__file__).with_name("templates")
 
 
 def render(template: str, **values: Any) -> str:
-    """A page, with its style and its script in it.
+    """Render a page, with its style and its script in it.
 
     Samples are text of which nobody vouches: they are escaped wherever they stand, and a policy in the head of the page
     forbids any script but ours (by its hash) and any request, should one slip through.
@@ -50,24 +50,24 @@ def _environment() -> Environment:
 
 
 def percent(share: float) -> str:
-    """A share as people read it: ``9.3 %``, ``0.42 %``."""
+    """Write a share as people read it: ``9.3 %``, ``0.42 %``."""
     value = 100 * share
     digits = 0 if value >= 99.95 or value == 0 else 1 if value >= 1 else 2
     return f"{value:.{digits}f} %"
 
 
 def capital(text: str) -> str:
-    """A sentence's beginning in a capital; jinja's own filter makes all other letters small."""
+    """Begin a sentence with a capital; jinja's own filter makes all other letters small."""
     return text[:1].upper() + text[1:]
 
 
 def of(value: float, top: float) -> str:
-    """Where a value stands on a line from 0 to ``top``, for a style."""
+    """Return where a value stands on a line from 0 to ``top``, for a style."""
     return f"{100 * min(1.0, max(0.0, value) / top) if top else 0:.1f}%"
 
 
 def of_hundred(share: float) -> str:
-    """How many of a hundred, for a sentence: ``9``, ``0.4``."""
+    """Write how many of a hundred, for a sentence: ``9``, ``0.4``."""
     value = 100 * share
     return f"{value:.0f}" if value >= 2 else f"{value:.1f}"
 

@@ -29,16 +29,16 @@ class Names:
     plumbing: frozenset[str]
 
     def of(self, name: str) -> str:
-        """What people call it; a name without words stays as it is, for nobody has said what it means."""
+        """Return what people call it; a name without words stays as it is."""
         return self.words.get(plain(name), name)
 
     def is_plumbing(self, name: str) -> bool:
-        """Whether nobody asks for it."""
+        """Check whether nobody asks for it."""
         return matches(name, self.plumbing)
 
 
 def read_names(given: Mapping[str, Any] | str | None) -> Names:
-    """A table of names.
+    """Read a table of names.
 
     Formal guarantees:
         The table is declared public, as the list of what is supported is: it must not be made by reading private text.

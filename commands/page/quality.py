@@ -74,7 +74,7 @@ class Figure:
 
 
 def figures(metrics: Mapping[str, Mapping[str, Any]], with_private: bool) -> list[Figure]:
-    """The metrics of a report; those named ``private/…`` alone if they are asked for."""
+    """Return the metrics of a report; those named ``private/…`` alone if they are asked for."""
     found = []
     for first in (*_names(metrics), *([_COPIES] if with_private else [])):
         names = (first, *INSTEAD.get(first, ()))
@@ -130,7 +130,7 @@ def _names(metrics: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def reference(record: RunRecord) -> tuple[list[Sample], str]:
-    """The human requests that the samples were compared with, and why there are none.
+    """Describe the human requests that the samples were compared with, or say why there are none.
 
     Formal guarantees:
         The reference is a file that is declared public: a run refuses one that says what its private file does
@@ -170,7 +170,7 @@ def frequency_picture(human: Sequence[Sample], samples: Sequence[Sample], called
 
 
 def length_picture(human: Sequence[Sample], by_system: Mapping[str, Sequence[Sample]]) -> Markup:
-    """How long utterances are."""
+    """Draw how long utterances are."""
     from commands.page.charts import lengths
 
     sides = {"human requests": human, **{system(name).label: own for name, own in by_system.items()}}

@@ -31,7 +31,7 @@ class Hidden:
 
 
 def hidden(record: RunRecord) -> Hidden | None:
-    """What was hidden of the rows of a run; None where nothing was.
+    """Return what was hidden of the rows of a run; None where nothing was.
 
     Formal guarantees:
         All of it are settings of the run, which are public, and measurements of a public data set. How many words were

@@ -42,17 +42,17 @@ class Release:
     unit: str
 
     def interval(self, name: str) -> tuple[float, float]:
-        """Where the true share lies with 95 % confidence."""
+        """Return the 95 % confidence interval of a share."""
         share, noise = self.shares[name], Z * self.deviations[name]
         return min(1.0, max(0.0, share - noise)), min(1.0, max(0.0, share + noise))
 
     def is_above_noise(self, name: str) -> bool:
-        """Whether a share is more than noise: with 95 % confidence no function that nobody asks for is above it."""
+        """Check whether a share is more than noise: with 95 % confidence nothing that nobody asks for is above it."""
         return self.shares[name] > largest_noise(len(self.shares)) * self.deviations[name]
 
 
 def read_release(record: RunRecord, of: str, trees: Sequence[str]) -> Release | None:
-    """What was released for a system: the histogram of its labels, or of the function types that resampled it, or the
+    """Read what was released for a system: the histogram of its labels, or of the functions that resampled it, or the
     single columns of its table of attributes where samples have no trees.
 
     Formal guarantees:
@@ -147,7 +147,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def sampling_interval(count: int, total: int) -> tuple[float, float]:
-    """Where a share lies with 95 % confidence of which ``count`` of ``total`` samples were drawn (Wilson, 1927)."""
+    """Return the 95 % confidence interval of a share of ``count`` in ``total`` samples (Wilson, 1927)."""
     if not total:
         return 0.0, 1.0
     interval = binomtest(count, total).proportion_ci(CONFIDENCE, method="wilson")

@@ -47,7 +47,7 @@ def write_report(record: RunRecord, report: dict[str, Any]) -> dict[str, Any]:
 
 
 def build_report(record: RunRecord) -> dict[str, Any]:
-    """What a pipeline spent and what it reached.
+    """Collect what a pipeline spent and what it reached.
 
     Args:
         record: The run.

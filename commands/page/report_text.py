@@ -18,7 +18,7 @@ _OF_PARSERS = ("exact_match", "exact_match@missing")
 
 
 def render(report: dict[str, Any], record: RunRecord, num_samples: int = 3) -> str:
-    """The run, a row for each system, what all of them spend, what is missing, and some samples of the main one.
+    """Render the run: a row for each system, what all of them spend, what is missing, and some samples of the main one.
 
     Every other figure is in report.json and on the page.
     """

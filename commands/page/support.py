@@ -34,7 +34,7 @@ class Support:
 
 
 def find_support(record: RunRecord, given: Sequence[str] | None, names: Names, occurring: Collection[str]) -> Support:
-    """What the assistant supports: as given, as the experiment says, or by the API table of the sampled trees.
+    """Find what the assistant supports: as given, as the experiment says, or by the API table of the sampled trees.
 
     Formal guarantees:
         Words are compared with names in released samples, in released shares and in public files.
@@ -94,7 +94,7 @@ def _tables(record: RunRecord) -> list[str]:
 
 
 def sampled_of(record: RunRecord, samples: str) -> str | None:
-    """Where the functions stand of which the trees of some samples could be made; None where of any.
+    """Return where the functions stand of which the trees of some samples could be made; None where of any.
 
     Args:
         record: The run.

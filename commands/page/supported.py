@@ -37,17 +37,17 @@ class Supported:
     is_table: bool = False
 
     def holds(self, name: str) -> bool:
-        """Whether it supports a function or label."""
+        """Check whether it supports a function or label."""
         return not matches(name, self.without) and (not self.patterns or matches(name, self.patterns))
 
     def is_named(self, name: str) -> bool:
-        """Whether anything is said of a name."""
+        """Check whether anything is said of a name."""
         return matches(name, self.patterns | self.without)
 
     def unmatched(self, names: Iterable[str]) -> list[str]:
-        """What is said of support and fits none of ``names``: too rare to be seen, or misspelt; ``!`` as it was given.
+        """Return what is said of support and fits none of ``names``: too rare to be seen, or misspelt.
 
-        Nothing of a table of the API, whose functions are spelt right.
+        ``!`` stands as it was given. Nothing of a table of the API, whose functions are spelt right.
         """
         if self.is_table:
             return []
@@ -60,7 +60,7 @@ class Supported:
 def read_supported(
     named: Sequence[str] | str | None, tables: Sequence[str] = (), where: str = "the experiment's list “supported”"
 ) -> Supported | None:
-    """What the assistant supports.
+    """Read what the assistant supports.
 
     Args:
         named: Names of functions or labels; a star at the end takes all that begin so, ``!NAME`` is not supported, and
@@ -110,12 +110,12 @@ def read_supported(
 
 
 def matches(name: str, patterns: frozenset[str]) -> bool:
-    """Whether a name is one of these, or begins as one with a star does."""
+    """Check whether a name is one of these, or begins as one with a star does."""
     name = plain(name)
     return name in patterns or any(p.endswith("*") and name.startswith(p[:-1]) for p in patterns)
 
 
 def public_file(path: str) -> Path:
-    """A file, also one beside the code."""
+    """Find a file, also one beside the code."""
     place = Path(os.path.expanduser(os.path.expandvars(path)))
     return place if place.is_file() or not (ROOT / place).is_file() else ROOT / place

@@ -44,7 +44,7 @@ class Unexpected:
 
 
 def read_unexpected(record: RunRecord, budget: str, samples: Sequence[str]) -> Unexpected | None:
-    """What the words of a budget tell.
+    """Read the words that a budget has released.
 
     Formal guarantees:
         What is read was released with noise, is in the ledger and is as its step made it. Grouping by samples of a

@@ -262,7 +262,7 @@ def _quality(
 
 
 def privacy(record: RunRecord, card: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What a page says of privacy: the card that ``python cli.py verify`` writes, or why there is none.
+    """Return what a page says of privacy: the card that ``python cli.py verify`` writes, or why there is none.
 
     Returns:
         ``is_private``, ``is_verified``, ``reasons`` (why not), ``card``, None where there is none, and ``together``,

@@ -193,7 +193,7 @@ def evolve(run: Run, system: System) -> Step:
 
 
 def words(run: Run, system: System) -> list[Step]:
-    """The words of private requests that the reference hardly says; of each budget once."""
+    """Return the step that releases words which the reference hardly says; of each budget once."""
     experiment, counted = run.experiment, run.experiment.counted_words
     if counted is None or not system.learns or system.models_of is not None:
         return []
@@ -223,7 +223,7 @@ def words(run: Run, system: System) -> list[Step]:
 
 
 def keep_saying(run: Run, system: System) -> Step:
-    """Of a later draw the samples that say some words."""
+    """Return the step that keeps the samples of a later draw which say some words."""
     samples, out = run.at("samples.jsonl"), run.at("saying.jsonl")
     config = {"samples": run.folder / samples, "say": list(run.wanted.words), "num": run.wanted.num}
     written = [file_of(system, out, "examples")]
