@@ -6,7 +6,7 @@ that is farther from every centre than all but 5 % of the public texts is of no 
 
 Formal guarantees:
     A codebook, its distance too, is made of samples of a private model and of public texts: post-processing of a
-    training that the ledger has paid for. So the count of topics is one more mechanism on the same data, which may
+    training in the ledger. So the count of topics is one more mechanism on the same data, which may
     depend on what those before it released (adaptive composition), and costs what its noise says. The topic of a
     private text is a function of this text and of the codebook alone, if its embedding depends on no other text
     (`nearest`). It is one bin of them all, :data:`UNLIKE` among them: one bin more changes no sensitivity.

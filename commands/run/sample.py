@@ -307,7 +307,7 @@ def _tell(record: RunRecord, used: System, drawn: Mapping[str, int], named: Path
     else:
         epsilon = content["budgets"].get(used.scope, {}).get("epsilon")
         if epsilon is not None:
-            say(f"   ε of {used.scope} stays {epsilon:.4g}: samples of a trained model are free")
+            say(f"   ε of {used.scope} stays {epsilon:.4g}: more samples have no additional privacy cost")
         say(f"   card     {'VERIFIED' if content['verified'] else 'NOT VERIFIED: ' + content['reasons'][0]}")
     say(f"   page     {named / page.name}")
     say(f"   metrics  are those of {used.name}/samples.jsonl")
