@@ -23,7 +23,7 @@ class Job:
     """One command with a time limit.
 
     Attributes:
-        part: A to F.
+        part: A to G.
         name: Of its folder and its log.
         command: Words.
         minutes: After which it is ended.
@@ -67,7 +67,7 @@ class Place:
 
 def jobs(place: Place) -> list[Job]:
     """All jobs, in the order in which they begin."""
-    return [*_steps(place), *_samples(place), _adaptation(place), *_small_base(place)]
+    return [*_steps(place), *_samples(place), _adaptation(place), *_small_base(place), *_users(place)]
 
 
 def _steps(place: Place) -> list[Job]:
@@ -92,6 +92,7 @@ def _samples(place: Place) -> list[Job]:
     common: Settings = {
         "epsilon": 3,
         "seed": 1,
+        "effort": 1,
         "model.base_model": place.base("smollm2-135m-requests"),
         "model.slots": "shipped",
         "data.max_tokens_per_micro_batch": 8192,
@@ -105,13 +106,14 @@ def _samples(place: Place) -> list[Job]:
         "data.val_path": place.data / "sgd" / "valid.dataflow_dialogues.jsonl.zip",
         "data.limit_val_turns": 1000,
         "data.batch_size": 4096,
-        "epochs.one_stage": 5,
+        "epochs.one_stage": 3,
         "model.slots": "null",
     }
     long: Settings = {"data.batch_size": 2048, "epochs.one_stage": 24}  # 120 steps
     short: Settings = {"data.batch_size": 512, "epochs.one_stage": 3}  # 59 steps
     few: Settings = {"data.keep_share": 0.2982}  # 3,000 units: 36 steps
     trees: Settings = {"data.batch_size": 2048, "epochs.parse_tree": 2, "epochs.parse2utterance": 8}
+    few_trees: Settings = {**few, "data.batch_size": 2048, "epochs.parse_tree": 4, "epochs.parse2utterance": 16}
     whole: Settings = {"model.lora": "null", "model.optimizer.lr": 1e-4}
 
     def rank(number: int) -> Settings:
@@ -120,8 +122,9 @@ def _samples(place: Place) -> list[Job]:
     return [
         _synthesis(place, "C", "lora16", common | long | rank(16)),
         _synthesis(place, "D", "two-stage", common | trees | rank(16), "two_stage"),
-        _synthesis(place, "E", "sgd", common | sgd | rank(16)),
         _synthesis(place, "C", "lora16-3000", common | long | rank(16) | few),
+        _synthesis(place, "D", "two-stage-3000", common | few_trees | rank(16), "two_stage"),
+        _synthesis(place, "E", "sgd", common | sgd | rank(16)),
         _synthesis(place, "C", "lora16-512", common | short | rank(16)),
         _synthesis(place, "C", "whole", common | long | whole),
         _synthesis(place, "C", "lora4", common | long | rank(4)),
@@ -181,6 +184,33 @@ def _small_base(place: Place) -> list[Job]:
     return [*two, *one, *epsilons[:5], *seeds, *epsilons[5:]]
 
 
+def _users(place: Place) -> list[Job]:
+    """G: the shipped base on 2,506 to 111,878 requests of Schema-Guided Dialogue, ε = 3: how many users are needed."""
+    common: Settings = {
+        "epsilon": 3,
+        "effort": 1,
+        "num_samples": 1711,
+        "data.train_path": place.data / "sgd" / "train.dataflow_dialogues.jsonl.zip",
+        "data.val_path": place.data / "sgd" / "valid.dataflow_dialogues.jsonl.zip",
+        "reference": place.data / "sgd" / "valid.dataflow_dialogues.jsonl.zip",
+        "data.max_tokens_per_micro_batch": 32768,
+        "sampling.max_rows": 512,
+    }
+
+    def job(system: str, num_turns: int, batch_size: int, epochs: int, seed: int) -> Job:
+        """Epochs are those of utterances; half as many of trees."""
+        stages = ("parse_tree", "parse2utterance") if system == "two_stage" else (system,)
+        lengths = {f"epochs.{stage}": max(epochs // 2, 1) if stage == "parse_tree" else epochs for stage in stages}
+        size: Settings = {"data.keep_share": round(num_turns / 111_878, 4), "data.batch_size": batch_size}
+        name = f"sgd-{system}-{num_turns}-s{seed}"
+        return _synthesis(place, "G", name, {**common, "seed": seed, **size, **lengths}, system, "sgd-small")
+
+    few, some, many, all_ = (2506, 512, 12), (10_002, 2048, 12), (39_996, 2048, 6), (111_878, 2048, 6)
+    two = [job("two_stage", *size, 1) for size in (some, many, few)]
+    again = [job("one_stage", *size, 2) for size in (some, few, many, all_)]
+    return [job("one_stage", *all_, 1), *two, *again, job("two_stage", *all_, 1)]
+
+
 def _synthesis(
     place: Place,
     part: str,
@@ -193,7 +223,8 @@ def _synthesis(
     settings = {"trainer.logger": "false", "trainer.precision": place.precision, **settings}
     if place.is_rehearsal:
         stages = ("parse_tree", "parse2utterance") if system == "two_stage" else (system,)
-        settings |= {"data.keep_share": 0.002 if name == "sgd" else 0.02, "data.batch_size": 100, "num_samples": 6}
+        settings |= {"data.keep_share": 0.002 if name.startswith("sgd") else 0.02}
+        settings |= {"data.batch_size": 100, "num_samples": 6}
         settings |= {"data.limit_val_turns": 20, "sampling.max_new_tokens": 12, "sampling.redraws": "null"}
         settings |= {f"epochs.{stage}": 1 for stage in stages}
         settings |= {"stages.parse_tree.sampling.max_new_tokens": 24} if len(stages) == 2 else {}

@@ -1,6 +1,6 @@
 """Runs the jobs, two at a time where nothing is timed, until they are done or the time is up.
 
-    python -m benchmarks.gpu.parts OUT --data FOLDER [--rehearse] [--parts ABCDEF] [--minutes 11]
+    python -m benchmarks.gpu.parts OUT --data FOLDER [--rehearse] [--parts ABCDEFG] [--minutes 11]
 
 What a job leaves goes into OUT at its end, so what is cut short leaves what is done: ``gpu.txt`` (the card's name),
 ``jobs.csv`` (a line a job), ``clipping-*.md``, ``adapter.safetensors.N`` (half precision, in pieces of at most 15 MiB),
