@@ -21,7 +21,7 @@ from commands.page.redacted import hidden
 from commands.page.released import read_release
 from commands.page.support import Support, find_support, sampled_of
 from commands.page.tree_paths import tree_paths
-from commands.page.unexpected import Unexpected, read_unexpected
+from commands.page.unexpected import read_unexpected
 from commands.privacy.coverage import ledger_of
 from commands.privacy.verify import card as card_of
 from commands.quality import run_numbers
@@ -183,7 +183,7 @@ def _called(drawn: _Drawn, given: str | None) -> Names:
     return shipped_names(functions) if given is None and functions else read_names(given)
 
 
-def _unexpected(record: RunRecord, drawn: _Drawn) -> Unexpected | None:
+def _unexpected(record: RunRecord, drawn: _Drawn) -> dict[str, Any] | None:
     """Words that nobody expected, of the main system's budget or else of the first one that has released any."""
     for name in dict.fromkeys([drawn.main, *drawn.systems]):
         found = read_unexpected(record, system(name).scope, [sample.utterance for sample in drawn.shown[name]])

@@ -140,8 +140,8 @@ def test_the_page_shows_words_that_the_ledger_covers_and_as_they_were_made(run: 
     made = File("one_stage/words.json", "metrics", "one_stage", "one_stage")
     end_step(run, "one_stage-words", ["words"], [made], [], str(run.parent / "train.jsonl"), ["one_stage/words"])
     found = read_unexpected(RunRecord(run), "one_stage", ["play", f"the {MANY}"])
-    assert found is not None and found.findings[0].samples == [f"the {MANY}"]
-    assert [word.word for word in found.findings[0].words] == [MANY]
+    assert found is not None and found["findings"][0]["samples"] == [f"the {MANY}"]
+    assert [word["word"] for word in found["findings"][0]["words"]] == [MANY]
     path = run / "one_stage/words.json"
     path.write_text(path.read_text().replace(MANY, OUTSIDE))
     assert read_unexpected(RunRecord(run), "one_stage", []) is None
