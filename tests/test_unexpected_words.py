@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commands.page.unexpected import findings, saying
+from commands.page.unexpected import findings
 from doppel.errors import DataError
 from doppel.privacy.histogram import unit_sums
 from doppel.words import ENGLISH, MOST_ROWS, NoisyWords, UnexpectedWords, read_vocabulary
@@ -105,8 +105,6 @@ def test_words_that_samples_say_together_are_one_finding() -> None:
     assert findings(["rental", "dentist", "car", "song", "taxi"], samples) == [
         ["rental", "car"], ["dentist"], ["song"], ["taxi"],
     ]  # fmt: skip
-    assert saying(["rental", "car"], [*samples, "the car"]) == ["rental of a car", "a rental car", "the car"]
-    assert saying(["taxi"], samples) == []
 
 
 @pytest.mark.parametrize("line", ["taxi", "taxi 0", "taxi many", "Taxi 3", "two words 3", "song 4"])

@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
+from commands.page.asked import Sample, examples, word_shares
 from commands.privacy.coverage import gaps, ledger_of
 from commands.runs.run_record import RunRecord
 from doppel.words import TIMES, words_of
 
-_SAMPLES = 3
 #: Two words belong together where so many of the samples that say the rarer one say both.
 _TOGETHER = 0.2
 _FEWEST = 2
 
 
-def read_unexpected(record: RunRecord, budget: str, samples: Sequence[str]) -> dict[str, Any] | None:
+def read_unexpected(record: RunRecord, budget: str, samples: Sequence[Sample]) -> dict[str, Any] | None:
     """Read the words that a budget has released.
 
     Formal guarantees:
@@ -27,11 +27,11 @@ def read_unexpected(record: RunRecord, budget: str, samples: Sequence[str]) -> d
     Args:
         record: The run.
         budget: The ledger's scope.
-        samples: Texts of its samples.
+        samples: Its samples.
 
     Returns:
-        The release as its step wrote it, and ``findings``: words that belong together, with ``samples`` that say most
-        of them. None where the run has released none.
+        The release as its step wrote it, and ``findings``: words that belong together, with ``samples`` that say
+        them. None where the run has released none.
     """
     manifest, ledger = record.manifest, ledger_of(record)
     for entry in manifest.find("metrics", verb="words"):
@@ -39,10 +39,10 @@ def read_unexpected(record: RunRecord, budget: str, samples: Sequence[str]) -> d
             continue
         told = json.loads(manifest.path(entry).read_text(encoding="utf-8"))
         words = {word["word"]: word for word in told["words"]}
-        found = [
-            {"words": [words[word] for word in own], "samples": saying(own, samples)}
-            for own in findings([*words], samples)
-        ]
+        everywhere, found = word_shares(samples), []
+        for own in findings([*words], [sample.utterance for sample in samples]):
+            said = [sample for sample in samples if not {*own}.isdisjoint(words_of(sample.utterance))]
+            found.append({"words": [words[word] for word in own], "samples": examples(said, everywhere)})
         return {**told, "times": TIMES, "findings": found}
     return None
 
@@ -62,9 +62,3 @@ def findings(words: Sequence[str], samples: Sequence[str]) -> list[list[str]]:
         groups = [*(group for group in groups if group not in near), [*chain(*near), word]]
     groups = [sorted(group, key=words.index) for group in groups]
     return sorted(groups, key=lambda group: words.index(group[0]))
-
-
-def saying(words: Sequence[str], samples: Sequence[str]) -> list[str]:
-    """Return three different samples that say most of the words."""
-    count = {text: len({*words} & {*words_of(text)}) for text in dict.fromkeys(samples)}
-    return sorted((text for text in count if count[text]), key=lambda text: -count[text])[:_SAMPLES]

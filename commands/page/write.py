@@ -189,7 +189,7 @@ def _called(drawn: _Drawn, given: str | None) -> Names:
 def _unexpected(record: RunRecord, drawn: _Drawn) -> dict[str, Any] | None:
     """Words that nobody expected, of the main system's budget or else of the first one that has released any."""
     for name in dict.fromkeys([drawn.main, *drawn.systems]):
-        found = read_unexpected(record, system(name).scope, [sample.utterance for sample in drawn.shown[name]])
+        found = read_unexpected(record, system(name).scope, drawn.shown[name])
         if found is not None:
             return found
     return None
