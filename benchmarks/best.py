@@ -8,7 +8,8 @@ clusters of the pool (``votes``; the encoder is no judge of MAUVE), or by the no
 private trees (``trees``; pairs of tree and text are drawn, so a text is one for a drawn tree). Shares are released as
 in a run, one Gaussian mechanism a pool, but in no ledger: TRAIN is published. Draws are compared with each half of
 ``valid``, and the first half with the second; MAUVE is the mean of five seeds of its k-means, beside their standard
-deviation. What is drawn stands in DRAWS and is not drawn again; lines are added to CSV.
+deviation. With ``--parser`` a parser reads the texts, for functions and the share that follows its tree. What is drawn
+stands in DRAWS and is not drawn again; lines are added to CSV.
 """
 
 from __future__ import annotations
@@ -32,19 +33,23 @@ from commands.runs.system import BASE_MODEL
 from datamodules.reading.example import Example
 from datamodules.reading.examples import read_examples
 from doppel.files import write_json_lines
-from doppel.metrics import Corpus, compare
+from doppel.metrics import Corpus, compare, compared_sides
 from doppel.metrics.judged import Nats
 from doppel.metrics.mauve import mauve
 from doppel.privacy.histogram import NoisyHistogram
 from doppel.resampling import Floats, draw, matrix, pool_bins, share_weights, tree_vector
 from doppel.topics import make_codebook
+from lightning_modules.semantic_parser import load_parser
 
 #: Noise multiplier of shares and clusters of votes, as a run has them by default; of a pool a third is drawn.
 SIGMA, CLUSTERS, OVERSAMPLE, SEEDS = 10.0, 100, 3, range(5)
 COLUMNS = ("run", "reference", "metric", "value", "samples_of", "machine", "commit", "command")
 SAMPLES_OF = "NVIDIA H100 80GB HBM3"
-#: Of what ``compare`` tells, what does not need a parser.
+#: What is kept of ``compare``.
 METRICS = ("word_overlap", "distinct", "mean_words", "chi_square", "function_overlap", "fluency", "fluency_outliers")
+METRICS += ("parsed_chi_square", "parsed_function_overlap", "parsed_own_tree_match")
+Read = Callable[[Sequence[str]], list[str]]
+"""A parser's trees of texts."""
 
 
 def weights(
@@ -78,14 +83,18 @@ def corpus(examples: Sequence[Example]) -> Corpus:
     return Corpus(tuple(example.utterance for example in examples), tuple(example.parse for example in examples))
 
 
-def measured(drawn: Corpus, reference: Corpus, judges: dict[str, Any], nats: Nats | None) -> dict[str, float]:
+def measured(
+    drawn: Corpus, reference: Corpus, judges: dict[str, Any], nats: Nats | None, read: Read | None
+) -> dict[str, float]:
     """The metrics of one draw, of equally many texts of both sides."""
-    values = compare(drawn, reference, nats=nats, num_samples=len(drawn.utterances), seed=1)
-    found: dict[str, float] = {"n": len(drawn.utterances)}
+    size = len(drawn.utterances)
+    texts, humans = (side.utterances for side in compared_sides(drawn, reference, size, seed=1))
+    parsed = None if read is None else read(texts)
+    values = compare(drawn, reference, nats=nats, parsed=parsed, num_samples=size, seed=1)
+    found: dict[str, float] = {"n": size}
     found |= {name: value for name, value in values.items() if name in METRICS and isinstance(value, float)}
-    reference = reference.sample(len(drawn.utterances), seed=1)
     for name, judge in judges.items():
-        several = [mauve(drawn.utterances, reference.utterances, judge, seed=25 + seed) for seed in SEEDS]
+        several = [mauve(texts, humans, judge, seed=25 + seed) for seed in SEEDS]
         found |= {f"mauve_{name}": statistics.mean(several), f"mauve_{name}_kmeans_std": statistics.stdev(several)}
     return found
 
@@ -99,6 +108,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--runs", nargs="+", required=True)
     parser.add_argument("--shares", nargs="+", default=["none", "votes", "trees"])
     parser.add_argument("--judges", nargs="*", default=["minilm", "smollm2_135m"])
+    parser.add_argument("--parser", type=Path, help="checkpoint of a parser, which reads the texts")
     given = parser.parse_args(argv)
     private, first, second = (
         read_examples(str(path), "utterance") for path in (given.train, given.valid_a, given.valid_b)
@@ -107,6 +117,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     at_hand = judges_of(given.results, base_model=BASE_MODEL)
     judges = {name: judge for name, judge in at_hand.featurizers.items() if name in given.judges}
     nats = at_hand.nats if "smollm2_135m" in judges else None
+    semantic_parser = None if given.parser is None else load_parser(given.parser)
+    read = None if semantic_parser is None else lambda texts: semantic_parser.annotate(texts, progress=True)
 
     @cache
     def embeddings() -> np.ndarray:
@@ -124,10 +136,10 @@ def main(argv: Sequence[str] | None = None) -> None:
                 told = [{"utterance": pool[place].utterance, "parse": pool[place].parse} for place in places]
                 write_json_lines(chosen, told)
             for half, reference in halves.items():
-                found = measured(corpus(read_synthetic(chosen)), corpus(reference), judges, nats)
+                found = measured(corpus(read_synthetic(chosen)), corpus(reference), judges, nats, read)
                 write(given.csv, {"run": f"{run}+{shares}", "reference": f"{half} half of valid"}, found)
     size = len(read_synthetic(chosen))
-    found = measured(corpus(first).sample(size, 1), corpus(second), judges, nats)
+    found = measured(corpus(first).sample(size, 1), corpus(second), judges, nats, read)
     write(given.csv, {"run": "human", "reference": "second half of valid"}, found)
 
 
