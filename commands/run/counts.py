@@ -30,51 +30,27 @@ WORDS = "words.json"
 _ROWS_FILE = "rows.csv"
 
 
-def histogram(run: Run, system: System, stage: str) -> Step:
-    """Prompts of a model of labels, from a noised histogram of the private ones."""
+def label_prompts(run: Run, system: System, stage: str, attributes: Attributes | None = None) -> Step:
+    """Prompts of a model: labels, by a noised histogram of the private ones, or attributes, by noised marginals."""
     experiment, prompts, model = run.experiment, run.at("labels.jsonl"), f"{system.scope}/{stage}"
-    shares = _shares(run, f"{system.name}/labels.histogram.json", system)
+    if attributes is None:
+        name, command, option, file, public = "histogram", "histogram", "shares", "histogram.json", experiment.labels
+    else:
+        name, command, option, file, public = "marginals", "attributes", "releases", "releases.jsonl", attributes.schema
+    released = _shares(run, f"{system.name}/labels.{file}", system)
     releases = run.draw == 1
     train = run.private_file if releases else None
-    again = {} if releases else {"shares": run.folder / shares.path, "only": run.wanted.only}
-    options = {"out": run.folder / prompts, "num_samples": experiment.num_samples, "labels": experiment.labels}
+    again = {} if releases else {option: run.folder / released.path, "only": run.wanted.only}
+    options = {"out": run.folder / prompts, "num_samples": experiment.num_samples, "seed": experiment.seed, **again}
+    options |= {"labels": experiment.labels} if attributes is None else {}
     return run.step(
-        "histogram",
-        "histogram",
-        {"stage_dir": run.folder / model, **_exact(run), **options, **again, "seed": experiment.seed},
-        writes=[file_of(system, prompts, "prompts"), *([shares] if releases else [])],
-        reads=[
-            run.checkpoint(model),
-            *([] if releases else [shares.path]),
-            experiment.labels,
-            train,
-        ],
-        protected=[train],
-        mechanisms=run.paid_by(system, "histogram") if releases and not run.is_exact else (),
-    )
-
-
-def marginals(run: Run, system: System, stage: str, attributes: Attributes) -> Step:
-    """Prompts of a model of attributes, from noised marginals of the private table of them."""
-    experiment, prompts, model = run.experiment, run.at("labels.jsonl"), f"{system.scope}/{stage}"
-    released = _shares(run, f"{system.name}/labels.releases.jsonl", system)
-    releases = run.draw == 1
-    train = run.private_file if releases else None
-    again = {} if releases else {"releases": run.folder / released.path, "only": run.wanted.only}
-    options = {"out": run.folder / prompts, "num_samples": experiment.num_samples, **again, "seed": experiment.seed}
-    return run.step(
-        "marginals",
-        "attributes",
+        name,
+        command,
         {"stage_dir": run.folder / model, **_exact(run), **options},
         writes=[file_of(system, prompts, "prompts"), *([released] if releases else [])],
-        reads=[
-            run.checkpoint(model),
-            *([] if releases else [released.path]),
-            attributes.schema,
-            train,
-        ],
+        reads=[run.checkpoint(model), *([] if releases else [released.path]), public, train],
         protected=[train],
-        mechanisms=run.paid_by(system, "marginals") if releases and not run.is_exact else (),
+        mechanisms=run.paid_by(system, name) if releases and not run.is_exact else (),
     )
 
 

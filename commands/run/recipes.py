@@ -12,7 +12,7 @@ from pathlib import Path
 
 from commands.run.adaptation import adaptation
 from commands.run.context import Run, Wanted, file_of
-from commands.run.counts import evolve, histogram, keep_saying, marginals, resample, rows, words
+from commands.run.counts import evolve, keep_saying, label_prompts, resample, rows, words
 from commands.run.samplings import annotate_private, predict, public_trees
 from commands.run.scores import evaluate, keep_best, report
 from commands.run.settings import Attributes, Experiment, Resampling, Topics, systems_of
@@ -33,7 +33,7 @@ def by_label(run: Run, system: System) -> list[Step]:
     settings = {"model": {"source": "label"}}
     return [
         fit(run, system, "labels", changes=settings),
-        histogram(run, system, "labels"),
+        label_prompts(run, system, "labels"),
         *_utterances(run, system, "labels", "labels.jsonl", changes=settings),
     ]
 
@@ -43,7 +43,7 @@ def by_attributes(run: Run, system: System) -> list[Step]:
     attributes, settings = _attributes(run)
     return [
         fit(run, system, "attributes", attributes, settings),
-        marginals(run, system, "attributes", attributes),
+        label_prompts(run, system, "attributes", attributes),
         *_utterances(run, system, "attributes", "labels.jsonl", changes=settings),
     ]
 
@@ -183,27 +183,16 @@ def _resampling(run: Run, system: System) -> Resampling | None:
 
 
 def _trees_then_utterances(run: Run, system: System, changes: Settings | None) -> list[Step]:
-    shares = _resampling(run, system)
-    return [
-        *_trees(run, system, "parse_tree", shares, changes),
-        *_utterances(run, system, "parse2utterance", "trees.jsonl", shares, changes),
-    ]
-
-
-def _trees(
-    run: Run, system: System, stage: str, shares: Resampling | None = None, changes: Settings | None = None
-) -> list[Step]:
-    """Trees of a model, the prompts of another; drawn by their shares where an experiment asks for it.
-
-    Trees that somebody has given need no model.
-    """
-    if run.wanted.trees is not None:
-        return []
-    if shares is None or not shares.draws_trees:
-        trees = file_of(system, run.at("trees.jsonl"), "prompts")
-        return [predict(run, system, stage, trees, None, shares, changes)]
-    pool = file_of(system, run.at("pool.jsonl"), "pool")
-    return [predict(run, system, stage, pool, None, shares, changes), resample(run, system, stage, shares)]
+    """Trees of a model, the prompts of another; drawn by their shares where an experiment asks for it."""
+    shares, steps = _resampling(run, system), list[Step]()
+    is_drawn = shares is not None and shares.draws_trees
+    trees = file_of(system, run.at("trees.jsonl"), "prompts")
+    if run.wanted.trees is None:  # those that somebody has given need no model
+        written = file_of(system, run.at("pool.jsonl"), "pool") if is_drawn else trees
+        steps.append(predict(run, system, "parse_tree", written, None, shares, changes))
+    if shares is not None and is_drawn:
+        steps.append(resample(run, system, "parse_tree", shares))
+    return [*steps, *_utterances(run, system, "parse2utterance", "trees.jsonl", shares, changes)]
 
 
 def _utterances(
@@ -214,16 +203,9 @@ def _utterances(
     shares: Shares | None = None,
     changes: Settings | None = None,
 ) -> list[Step]:
-    """The samples of a system; of several for each prompt one is kept, where an experiment asks for it.
+    """The samples of a system, written for a file of it or for nothing (None) and drawn by shares, if any.
 
-    Args:
-        run: What is run.
-        system: Whose samples.
-        stage: Which of its models writes them.
-        prompts: File of the system that they are written for, of whose candidates one is kept where an experiment asks
-            for several; None: they are written for nothing.
-        shares: What samples are drawn by.
-        changes: Sections of an experiment that the system sets.
+    Of several for each prompt one is kept, where an experiment asks for it.
     """
     given = None if prompts is None else str(run.wanted.trees or run.folder / run.at(prompts))
     number = run.experiment.candidates

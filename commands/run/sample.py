@@ -20,7 +20,7 @@ from commands.run.experiment import load, save
 from commands.run.recipes import draw as draw_steps
 from commands.run.settings import Experiment, Topics, systems_of
 from commands.runs import systems
-from commands.runs.manifest import Manifest, declare, is_declared, refuse_old
+from commands.runs.manifest import Manifest, declare, refuse_old
 from commands.runs.run_folder import hold
 from commands.runs.run_record import RunRecord, read_json
 from commands.runs.steps import Step
@@ -223,20 +223,15 @@ def _place(experiment: Experiment, run: Path, used: System, wanted: Wanted) -> l
     made = Manifest.read(run).files
     for number in numbers:
         steps = draw_steps(experiment, run, used, number, wanted)
-        if steps[-1].writes[0].path not in made and all(_is_begun(step, run) for step in steps):
+        configs = {run / "configs" / f"{step.name}.yaml": dump(step.config) for step in steps}
+        is_begun = all(path.is_file() and path.read_text(encoding="utf-8") == text for path, text in configs.items())
+        if steps[-1].writes[0].path not in made and is_begun:
             say(f"── {used.name}/draws/{number} was begun: going on")
             return steps
     _refuse_seed(run, used, wanted)
     number = max(numbers, default=1) + 1
     (run / used.name / "draws" / str(number)).mkdir(parents=True)
     return draw_steps(experiment, run, used, number, wanted)
-
-
-def _is_begun(step: Step, run: Path) -> bool:
-    """Whether a step was begun as it would be now."""
-    path = run / "configs" / f"{step.name}.yaml"
-    is_same = path.is_file() and path.read_text(encoding="utf-8") == dump(step.config)
-    return is_same and is_declared(step, run)
 
 
 def _refuse_seed(run: Path, used: System, wanted: Wanted) -> None:

@@ -126,11 +126,9 @@ class Manifest:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise ManifestError(f"{path} cannot be read as a manifest ({error}): delete no entry by hand") from None
 
-    def find(
-        self, role: Role | None = None, system: str | None = None, verb: str | None = None, step: str | None = None
-    ) -> list[Entry]:
+    def find(self, role: Role | None = None, system: str | None = None, verb: str | None = None) -> list[Entry]:
         """Return the entries that match all criteria, in the order in which they were made."""
-        wanted = {"role": role, "system": system, "verb": verb, "step": step}
+        wanted = {"role": role, "system": system, "verb": verb}
         asked = {name: value for name, value in wanted.items() if value is not None}
         return [e for e in self.files.values() if all(getattr(e, name) == value for name, value in asked.items())]
 
@@ -220,11 +218,14 @@ class Manifest:
         for entry in {entry.path: entry for path in paths for entry in self.upstream(path)}.values():
             found += self.changes(entry.path, may_be_gone and entry.path not in paths)
             for name, digest in entry.inputs.items():
-                if os.path.isabs(name) and digest != read.setdefault(name, digest):
+                if not os.path.isabs(name):
+                    continue
+                is_private = (digest or "").startswith(_KEYED)
+                if digest != read.setdefault(name, digest):
                     found.append(
                         f"{public_names(name)} was another file when {entry.step} read it than when another step did"
                     )
-                elif os.path.isabs(name) and self._is_another_now(name, digest):
+                elif digest is not None and not is_private and self._digest(name) not in (None, digest):
                     found.append(f"{public_names(name)}, of which {entry.path} was made, is another file now")
         return list(dict.fromkeys(found))
 
@@ -247,13 +248,6 @@ class Manifest:
             places[place] += 1
             only[place] = path
         return [str(only[place]) if num == 1 else f"{place}/ ({num} files)" for place, num in places.items()]
-
-    def _is_another_now(self, path: str, digest: str | None) -> bool:
-        """Whether a public file outside of the run has changed; one that is gone is not said to have."""
-        if digest is None or digest.startswith(_KEYED):
-            return False
-        now = self._digest(path)
-        return now is not None and now != digest
 
     def _digest(self, path: str) -> str | None:
         if path not in self._digests:
@@ -288,25 +282,14 @@ def refuse_old(run: Path) -> None:
 
 def declare(step: Step, run: Path) -> None:
     """Write down what a step will read and leave, for whoever executes it: ``RUN/configs/NAME.json``."""
-    write_json(declaration(run, step.name), _declared(step, run))
-
-
-def is_declared(step: Step, run: Path) -> bool:
-    """Return whether exactly this step was recorded."""
-    path = declaration(run, step.name)
-    return path.is_file() and json.loads(path.read_text(encoding="utf-8")) == json.loads(
-        json.dumps(_declared(step, run))
-    )
-
-
-def _declared(step: Step, run: Path) -> dict[str, Any]:
-    return {
+    content = {
         "command": [_place(word, run) for word in step.words(run) if word != "step"],
         "writes": [vars(file) for file in step.writes],
         "reads": step.reads,
         "protected": step.protected,
         "mechanisms": step.mechanisms,
     }
+    write_json(declaration(run, step.name), content)
 
 
 def enter(run: Path, name: str) -> None:
@@ -365,29 +348,23 @@ def enter(run: Path, name: str) -> None:
 
 
 def enter_report(run: Path, files: Iterable[str], command: Sequence[str]) -> None:
-    """Enter what people read of a run, which a command has made of all that the steps have left.
-
-    Args:
-        run: The run folder.
-        files: Files that the command wrote there, by their place.
-        command: Its words after ``cli.py``.
-
-    Raises:
-        ManifestError: The manifest cannot be read, or another process holds it.
-    """
+    """Enter files that people read of a run, by their place, which a command has made of all that steps have left."""
     with _held(run):
         entries = dict(Manifest.read(run).files)
         shown = [made for made in entries.values() if made.role not in ("report", "private", "checkpoint")]
-        fields: dict[str, Any] = {
-            "role": "report",
-            "system": None,
-            "budget": None,
-            "step": command[0],
-            "command": command,
-        }
-        fields |= {"inputs": {made.path: made.sha256 for made in shown}, "reads_private": False, "mechanisms": ()}
         for path in files:
-            entries[path] = _entry(path, **fields, sha256=_digest(run / path))
+            entries[path] = _entry(
+                path,
+                command,
+                mechanisms=(),
+                role="report",
+                system=None,
+                budget=None,
+                step=command[0],
+                sha256=_digest(run / path),
+                inputs={made.path: made.sha256 for made in shown},
+                reads_private=False,
+            )
         _write(run, entries)
 
 
@@ -443,5 +420,4 @@ def _told(digest: str | None, is_private: bool) -> str | None:
 
 
 def _entry(path: str, command: Iterable[str], mechanisms: Iterable[str], **fields: Any) -> Entry:
-    """An entry; TypeError where fields are missing."""
     return Entry(path, command=tuple(command), mechanisms=tuple(mechanisms), **fields)

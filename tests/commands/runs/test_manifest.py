@@ -52,7 +52,7 @@ def test_a_file_is_followed_back_to_its_checkpoint(run: Path) -> None:
     manifest = Manifest.read(run)
     chain = manifest.upstream("synthetic.jsonl")
     assert [entry.path for entry in chain] == ["synthetic.jsonl", WEIGHTS.path, "trees.jsonl"]
-    (trees,) = manifest.find("prompts", "two_stage", "predict", "trees")
+    (trees,) = manifest.find("prompts", "two_stage", "predict")
     assert (trees.budget, trees.verb, trees.folder) == ("two_stage", "predict", "sample_trees")
     assert trees.sha256 == hashlib.sha256(b"{}\n").hexdigest()
     assert trees.inputs == {WEIGHTS.path: hashlib.sha256(b"weights").hexdigest()}
