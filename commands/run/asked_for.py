@@ -9,7 +9,7 @@ from pathlib import Path
 
 from commands.privacy.histogram import read_shares
 from commands.runs.private_files import of_runs
-from commands.runs.system import System
+from commands.runs.systems import System
 from doppel.errors import DataError, UserError
 from doppel.files import read_json_lines
 from doppel.lispress import is_valid

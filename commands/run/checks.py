@@ -11,17 +11,13 @@ from typing import Any
 from commands.run.settings import DERIVED, Experiment, systems_of
 from commands.runs.manifest import Manifest
 from commands.runs.sections import SECTIONS
-from commands.runs.system import MODEL_FILES
-from commands.runs.systems import SYSTEMS, USUAL
+from commands.runs.systems import MODEL_FILES, SYSTEMS, USUAL
 from commands.runs.yaml_files import differences
 from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
 from doppel.evolution.votes import NoisyVotes
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import USUAL_RATE
-
-#: Former name of a system and its stage → its name.
-RENAMED = {"domain": "labels"}
 
 #: Folders of a run that are no system's.
 _FOLDERS = ("annotate_private", "code", "configs", "data", "report", "slurm")
@@ -66,9 +62,6 @@ def _sections(experiment: Experiment) -> Iterator[str]:
 
 def _names(experiment: Experiment) -> Iterator[str]:
     """Names of systems and stages that are none."""
-    for field in ("systems", "variants", "stages", "epochs"):
-        for name in RENAMED.keys() & set(getattr(experiment, field)):
-            yield f"{field} names {name!r}, which is called {RENAMED[name]!r}: write that"
     for name in [*experiment.systems, *experiment.variants]:
         if re.fullmatch(r"[A-Za-z0-9_][\w.-]*", name) is None:  # folders and files are called after it
             yield f"a system is called {name!r}: take letters, digits, _, . and - alone"

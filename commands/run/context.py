@@ -9,7 +9,7 @@ from pathlib import Path
 
 from commands.run.settings import DERIVED, Experiment
 from commands.runs.steps import ANNOTATED, PRIVATE_PARTS, File, Role, Step
-from commands.runs.system import System
+from commands.runs.systems import System
 from commands.runs.yaml_files import ROOT, Settings, absolute, fill_in, read_yaml
 from datamodules.reading.columns import Columns
 from doppel.errors import UserError

@@ -10,14 +10,12 @@ from __future__ import annotations
 import dataclasses
 from typing import cast
 
-from commands.privacy.evolution_settings import GRAMMAR
 from commands.run.context import Run, file_of
 from commands.run.settings import Attributes, Topics
 from commands.run.trainings import Shares, redaction_files
 from commands.runs.steps import File, Role, Step
-from commands.runs.system import System
+from commands.runs.systems import System
 from commands.runs.yaml_files import Settings
-from doppel.errors import UserError
 
 #: What of the sections ``data`` and ``privacy`` concerns votes, and the noise of the labels' shares unless it is given.
 _ROWS = ("train_path", "unit", "columns", "keep_function", "keep_share", "limit_train_units", "redact")
@@ -115,14 +113,8 @@ def rows(run: Run, system: System, attributes: Attributes) -> Step:
 
 
 def evolve(run: Run, system: System) -> Step:
-    """Samples that a public model writes and private votes choose; no model is trained.
-
-    Raises:
-        UserError: A later draw is asked for: it would need votes of its own.
-    """
+    """Samples that a public model writes and private votes choose; no model is trained."""
     experiment, settings = run.experiment, run.experiment.evolving
-    if run.draw > 1:
-        raise UserError("evolution has no model to sample from: more samples need more votes, which spend on top")
     data, privacy = _voters(run), _budget(run, system)
     if privacy is not None and settings.per_label:
         given = experiment.privacy
@@ -132,7 +124,6 @@ def evolve(run: Run, system: System) -> Step:
     ranked, hidden = redaction_files(data)
     if settings.measures_rows:
         settings = dataclasses.replace(settings, rows=str(run.folder / run.at(_ROWS_FILE)))
-    is_folder = settings.generator != GRAMMAR and not settings.is_server
     labels = experiment.labels if settings.per_label else None
     return run.step(
         "evolve",
@@ -159,7 +150,7 @@ def evolve(run: Run, system: System) -> Step:
             settings.rows,
             settings.examples,
             experiment.reference,
-            settings.generator if is_folder else None,
+            settings.generator_folder,
             *ranked,
             hidden,
         ],

@@ -39,12 +39,7 @@ _MANY_WEIGHTS = 30e6
 
 
 def tell_ready(work: Work, found: Mapping[str, Readiness | Outlook]) -> None:
-    """Print what each system would do, and about how long its trainings would take on this machine.
-
-    Args:
-        work: What is to be done.
-        found: As :func:`commands.run.advice.check_data` has it.
-    """
+    """Print what each system would do, as :func:`commands.run.advice.check_data` has it, and about for how long."""
     experiment = work.experiment
     for used in systems_of(experiment):
         ready, trainings = found.get(used.name), trainings_of(used, work.waiting)

@@ -28,6 +28,16 @@ _NUMBERS = {
 }
 #: Fields whose keys are those of other places, which check them.
 _MAPPINGS = (*SECTIONS, "stages", "variants", "at_epsilon", "epochs", "environment")
+#: Fields that are settings of their own.
+_PARTS: dict[str, Callable[..., Any]] = {
+    "adaptation": Adaptation,
+    "resampling": Resampling,
+    "topics": Topics,
+    "words": Words,
+    "attributes": Attributes,
+    "evolution": Evolution.of,
+    "redact": Redaction,
+}
 
 
 def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
@@ -75,19 +85,10 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
         _make_numbers(sections, path)
     values = build(Experiment, filled, path, _MAPPINGS, said=nested)
     values["systems"] = values["systems"] or list(USUAL)
-    parts: dict[str, Callable[[Any], Any]] = {
-        "adaptation": lambda read: Adaptation(**vars(read)),
-        "resampling": lambda read: Resampling(**vars(read)),
-        "topics": lambda read: Topics(**vars(read)),
-        "words": lambda read: Words(**vars(read)),
-        "attributes": lambda read: Attributes(**vars(read)),
-        "evolution": Evolution.of,
-        "redact": lambda read: Redaction(**vars(read)),
-    }
-    for key, part in parts.items():
+    for key, part in _PARTS.items():
         if values[key] is not None:
             try:
-                values[key] = part(values[key])
+                values[key] = part(**vars(values[key]))
             except UserError as error:
                 raise UserError(str(error), about=path) from None
     experiment = Experiment(**values)

@@ -13,7 +13,7 @@ from commands.privacy.histogram import read_labels
 from commands.run.settings import Attributes, Experiment, Topics
 from commands.runs.stage_config import StageConfig
 from commands.runs.steps import Step
-from commands.runs.system import System
+from commands.runs.systems import System
 from datamodules.reading.attribute_codes import check_schema
 from datamodules.training_rows import TrainingRows
 from doppel.console.ledger import FILE_NAME
@@ -93,17 +93,10 @@ class Readiness:
 def readiness(
     experiment: Experiment, system: System, steps: Iterable[Step], num_units: Mapping[str, int], plans: bool
 ) -> Readiness | None:
-    """Plan the trainings of a system: units, batch size, steps and noise.
+    """Plan the trainings of a system, and calibrate its σ if asked for, which takes a second.
 
     Formal guarantees:
         All that is told are N, B, q, the number of steps and σ, which count as public, on the console.
-
-    Args:
-        experiment: What is run.
-        system: One of its systems.
-        steps: Of the run.
-        num_units: Path of a private file → its units, see :class:`~commands.run.sources.Read`.
-        plans: Whether σ is calibrated, which takes a second.
 
     Returns:
         None for a system that trains nothing, or whose units nobody has counted yet.
@@ -111,12 +104,9 @@ def readiness(
     Raises:
         UserError: The batch is larger than the data, or no noise keeps the ε.
     """
-    trainings = trainings_of(system, steps)
-    if not trainings:
-        return None
-    found: Readiness | None = None
-    for step in trainings:
-        config = StageConfig(step.config)
+    configs = [StageConfig(step.config) for step in trainings_of(system, steps)]
+    sizes = []
+    for config in configs:
         named = experiment.data if experiment.write_parses else config.data  # before a parser writes its trees
         count = _count_units(str(named.get("train_path")), config.data, num_units)
         if count is None:
@@ -130,19 +120,21 @@ def readiness(
                 "data.batch_size=null for a twentieth of them"
             )
         taken = num_steps((config.content.get("trainer") or {}).get("max_epochs", 1), count, batch_size)
-        unit = config.data.get("unit") or "utterance"
-        if found is None:
-            privacy = config.privacy
-            faint = None if privacy is None else _faint(experiment, system, privacy, count, batch_size, unit)
-            found = Readiness(system.name, unit, count, batch_size, taken, faint=faint)
-            if plans and privacy is not None:
-                with warnings.catch_warnings(action="ignore"):  # said when the files are read
-                    spec = privacy.plan(count, batch_size, privacy.epochs or [1.0], unit, None)
-                size = _num_trained(config.model)
-                found = replace(found, spec=spec, noise=None if size is None else over_training(spec, size))
-        else:
-            found = replace(found, steps=found.steps + taken)
-    return found
+        sizes.append((count, batch_size, taken))
+    if not sizes:
+        return None
+    count, batch_size, _ = sizes[0]
+    unit, privacy = configs[0].data.get("unit") or "utterance", configs[0].privacy
+    found = Readiness(system.name, unit, count, batch_size, sum(taken for *_, taken in sizes))
+    if privacy is None:
+        return found
+    found = replace(found, faint=_faint(experiment, system, privacy, count, batch_size, unit))
+    if not plans:
+        return found
+    with warnings.catch_warnings(action="ignore"):  # said when the files are read
+        spec = privacy.plan(count, batch_size, privacy.epochs or [1.0], unit, None)
+    size = _num_trained(configs[0].model)
+    return replace(found, spec=spec, noise=None if size is None else over_training(spec, size))
 
 
 def outlook(
@@ -151,14 +143,7 @@ def outlook(
     """Plan the votes of a system: units, candidates and noise.
 
     Formal guarantees:
-        A function of N, which counts as public, of the budget and of the experiment.
-
-    Args:
-        experiment: What is run.
-        system: One of its systems.
-        steps: Of the run that are not done.
-        num_units: Path of a private file → its units.
-        run: The run folder, whose ledger may have paid for rows of attributes.
+        A function of N, which counts as public, of the budget, of the experiment and of what its ledger has paid for.
 
     Returns:
         None of a system without votes, or whose units nobody has counted.
@@ -209,7 +194,7 @@ def _faint(
         A function of N, B, the budget and the public number of clusters, values, topics or labels.
     """
     lead = f"{system.name}: of {num_units:,} {unit}s, only what"
-    if system.needs == "attributes" and experiment.attributes is not None:
+    if system.has_attributes and experiment.attributes is not None:
         least = _least_attribute(experiment.attributes, privacy, num_units)
         share = experiment.attributes.share
         text = f"{lead} {least:.0%} have shows above the noise of one attribute: raise attributes.share={share:g}"

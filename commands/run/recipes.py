@@ -18,7 +18,7 @@ from commands.run.scores import evaluate, keep_best, report
 from commands.run.settings import Attributes, Experiment, Resampling, Topics, systems_of
 from commands.run.trainings import Shares, fit, fit_parser
 from commands.runs.steps import ANNOTATED, PUBLIC_TREES, Step, linked
-from commands.runs.system import System
+from commands.runs.systems import System
 from commands.runs.yaml_files import Settings
 
 
@@ -97,12 +97,9 @@ _RECIPES: dict[str, Callable[[Run, System], list[Step]]] = {
 
 
 def steps_of(experiment: Experiment, folder: Path, more_overlays: Iterable[str] = ()) -> list[Step]:
-    """Return all steps of an experiment, in an order in which they can be run.
+    """Return all steps of an experiment in a run folder, in an order in which they can be run.
 
-    Args:
-        experiment: What is run.
-        folder: The run folder.
-        more_overlays: Configuration files that the kind of node adds to every training of a language model.
+    The kind of node may add configuration files to every training of a language model.
     """
     run = Run.make(experiment, folder, more_overlays)
     if experiment.adaptation is not None:
@@ -126,15 +123,8 @@ def draw(experiment: Experiment, folder: Path, system: System, number: int, want
     Formal guarantees:
         No step trains, none reads a private file, and none releases shares: they read checkpoints and shares that the
         ledger has paid for. All they leave is post-processing of these.
-
-    Args:
-        experiment: Of the run.
-        folder: The run folder.
-        system: Whose samples.
-        number: Of the draw, 2 for the first one after the run's own.
-        wanted: What is asked for.
     """
-    assert number > 1
+    assert number > 1, "the run's own samples are the first draw"
     seed = seed_of(experiment, system, number) if wanted.seed is None else wanted.seed
     num_samples = wanted.num * (wanted.oversample if wanted.words else 1)
     changed = replace(experiment, num_samples=num_samples, seed=seed)

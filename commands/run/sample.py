@@ -24,7 +24,7 @@ from commands.runs.manifest import Manifest, declare, refuse_old
 from commands.runs.run_folder import hold
 from commands.runs.run_record import RunRecord, read_json
 from commands.runs.steps import Step
-from commands.runs.system import System
+from commands.runs.systems import System
 from commands.runs.yaml_files import dump, read_yaml
 from datamodules.reading.attribute_codes import check_schema
 from doppel.console.say import say
@@ -202,7 +202,7 @@ def _system(run: Path, named: Path, experiment: Experiment, name: str | None, wa
 
 
 def _check_label(experiment: Experiment, used: System, label: str) -> None:
-    if used.needs == "attributes":
+    if used.has_attributes:
         assert experiment.attributes is not None
         check_schema(experiment.attributes.schema).read_some(label)
         return

@@ -8,7 +8,7 @@ from commands.run.context import Run, file_of, read
 from commands.run.reference import longest_utterance
 from commands.run.trainings import Shares, grammar_of, merged
 from commands.runs.steps import ANNOTATED, PUBLIC_TREES, File, Step
-from commands.runs.system import BASE_MODEL, MODEL_FILES, System
+from commands.runs.systems import BASE_MODEL, MODEL_FILES, System
 from commands.runs.yaml_files import Settings, merge
 
 _WRITER = "callbacks.synthetic_writer.SyntheticWriter"

@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 from commands.privacy.evolution_settings import Evolution
 from commands.runs.sections import SECTIONS, of_system
-from commands.runs.system import System
-from commands.runs.systems import system
+from commands.runs.systems import System, system
 from commands.runs.yaml_files import Settings
 from datamodules.guards.redaction import Redaction
 from doppel.errors import UserError

@@ -15,12 +15,11 @@ from typing import Any, Literal, NamedTuple
 
 from commands.page.names import read_names
 from commands.page.supported import read_supported
-from commands.privacy.evolution_settings import GRAMMAR
 from commands.privacy.histogram import read_labels
 from commands.run.reference import foreign, over_long, unslotted
 from commands.run.settings import Experiment, Topics, systems_of
 from commands.runs.private_files import learnt_from, of_experiment
-from commands.runs.system import BASE_MODEL, System
+from commands.runs.systems import BASE_MODEL, System
 from commands.runs.yaml_files import ROOT
 from datamodules.guards.check import check
 from datamodules.guards.overlap import refuse_private
@@ -106,8 +105,7 @@ def files_of(experiment: Experiment) -> list[InputFile]:
     if evolves:
         rows.append(InputFile("evolution.examples", evolution.examples, "public", public, is_read=False))
         others["evolution.rows"] = None if evolution.measures_rows else evolution.rows
-        is_folder = evolution.generator != GRAMMAR and not evolution.is_server
-        others["evolution.generator"] = evolution.generator if is_folder else None
+        others["evolution.generator"] = evolution.generator_folder
     for redaction in _redactions(experiment):
         rows += [InputFile(name, path, "public", is_read=False) for name, path, _ in redaction.public_files]
         others["redact.words"] = redaction.words
@@ -283,7 +281,7 @@ def _learners(experiment: Experiment) -> list[System]:
 
 def _by_attributes(experiment: Experiment) -> list[str]:
     """Systems that learn attributes of the rows that they train on."""
-    return [used.name for used in systems_of(experiment) if used.needs == "attributes"]
+    return [used.name for used in systems_of(experiment) if used.has_attributes]
 
 
 def _unit(data: Mapping[str, Any]) -> Unit | None:

@@ -9,7 +9,7 @@ from commands.run.context import Run, file_of, read
 from commands.run.settings import Attributes, Resampling, Topics
 from commands.runs.sections import SECTIONS
 from commands.runs.steps import PUBLIC_TREES, File, Step
-from commands.runs.system import BASE_MODEL, MODEL_FILES, System
+from commands.runs.systems import BASE_MODEL, MODEL_FILES, System
 from commands.runs.yaml_files import Settings, listed, merge
 from datamodules.guards.redaction import Redaction
 from doppel.errors import UserError

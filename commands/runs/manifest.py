@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -21,17 +20,12 @@ from doppel.errors import UserError
 from doppel.files import MANIFEST, sha256_of, write_json
 from doppel.privacy.fingerprint import keyed_fingerprint
 
-FILE = MANIFEST
 #: What people read of a run.
 REPORTS = ("report.json", "report.html")
 _VERSION = 3
 _READ = (2, _VERSION)  # in which the files of systems lay beside one another, and in which each system has a folder
 _KEYED = "keyed:"  # begins the digest of a private file
 _PATIENCE = 120  # seconds: jobs of one run may end at the same time
-
-
-class ManifestError(UserError):
-    """A manifest that cannot be read or written."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +51,11 @@ class Entry:
     system: str | None
     budget: str | None
     step: str
-    command: tuple[str, ...]
+    command: Sequence[str]
     sha256: str
     inputs: Mapping[str, str | None]
     reads_private: bool
-    mechanisms: tuple[str, ...]
+    mechanisms: Sequence[str]
 
     @property
     def verb(self) -> str:
@@ -112,19 +106,19 @@ class Manifest:
         """Read the manifest of a run; one without files where no step has ended.
 
         Raises:
-            ManifestError: It cannot be read.
+            UserError: It cannot be read.
         """
-        path = folder / FILE
+        path = folder / MANIFEST
         if not path.exists():
             return cls(folder, {}, None)
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             if content["version"] not in _READ:
-                raise ManifestError(f"{path} has version {content['version']}, this program reads {_VERSION}")
-            files = {name: _entry(name, **fields) for name, fields in content["files"].items()}
+                raise UserError(f"{path} has version {content['version']}, this program reads {_VERSION}")
+            files = {name: Entry(name, **fields) for name, fields in content["files"].items()}
             return cls(folder, files, content["version"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ManifestError(f"{path} cannot be read as a manifest ({error}): delete no entry by hand") from None
+            raise UserError(f"{path} cannot be read as a manifest ({error}): delete no entry by hand") from None
 
     def find(self, role: Role | None = None, system: str | None = None, verb: str | None = None) -> list[Entry]:
         """Return the entries that match all criteria, in the order in which they were made."""
@@ -148,9 +142,7 @@ class Manifest:
     def upstream(self, path: str, through_private: bool = True) -> list[Entry]:
         """Return the entry of a file, and those of all files that it was made of, directly or not; each once.
 
-        Args:
-            path: Its place in the run folder.
-            through_private: Whether private files that a step has made, and what these were made of, are among them.
+        Private files that a step has made, and what these were made of, may be left out.
         """
         found: dict[str, Entry] = {}
         waiting = [path]
@@ -182,9 +174,7 @@ class Manifest:
     def changes(self, path: str, may_be_gone: bool = False) -> list[str]:
         """Return why a file is not what its step made, or was made of others than those that are there now; in words.
 
-        Args:
-            path: Its place in the run folder.
-            may_be_gone: Whether a file that was deleted since is passed over.
+        A file that was deleted since may be passed over.
         """
         entry, found = self.files[path], []
         is_there = self.path(entry).exists()
@@ -207,11 +197,8 @@ class Manifest:
     def stale_inputs(self, *paths: str, may_be_gone: bool = False) -> list[str]:
         """Return which files in the chains of some files have changed since others were made of them, in words.
 
-        Private files are not opened: their recorded digests are compared with one another.
-
-        Args:
-            paths: The files, which are in their chains themselves.
-            may_be_gone: Whether others, which they were made of, may have been deleted since.
+        Private files are not opened: their recorded digests are compared with one another. The files are in their
+        chains themselves; others, which they were made of, may have been deleted since, where that is said.
         """
         found: list[str] = []
         read: dict[str, str | None] = {}
@@ -256,7 +243,7 @@ class Manifest:
 
 
 #: What vouches for the files of a run, and is none of them.
-_RECORD = {"ledger.jsonl", "ledger.jsonl.lock", FILE, f".{FILE}.lock", "privacy_card.json", "privacy_card.txt"}
+_RECORD = {"ledger.jsonl", "ledger.jsonl.lock", MANIFEST, f".{MANIFEST}.lock", "privacy_card.json", "privacy_card.txt"}
 
 
 def lay_out(run: Path) -> None:
@@ -304,19 +291,15 @@ def enter(run: Path, name: str) -> None:
         names it as such or another step has made it as one. No size, number of lines or other figure of any file is
         noted.
 
-    Args:
-        run: The run folder.
-        name: The step.
-
     Raises:
-        ManifestError: The manifest cannot be read, or another process holds it.
+        UserError: The manifest cannot be read, or another process holds it.
     """
     path = declaration(run, name)
     if not path.is_file():
         return
     told = json.loads(path.read_text(encoding="utf-8"))
     made = {file["path"]: file for file in told["writes"] if (run / file["path"]).is_file()}
-    digests = {path: _digest(run / path) for path in made}
+    digests = {path: sha256_of(run / path) for path in made}
     read: dict[str, str | None] = {}
     hidden = set()
     for path in told["reads"]:
@@ -340,7 +323,7 @@ def enter(run: Path, name: str) -> None:
             "mechanisms": told["mechanisms"],
         }
         for path, file in made.items():
-            entry = _entry(**file, **own, sha256=_told(digests[path], file["role"] == "private"))
+            entry = Entry(**file, **own, sha256=str(_told(digests[path], file["role"] == "private")))
             old = before.get(path)
             is_kept = old is not None and old.verb == entry.verb == "predict" and old.sha256 == entry.sha256
             files[path] = old if old is not None and is_kept else entry
@@ -353,17 +336,17 @@ def enter_report(run: Path, files: Iterable[str], command: Sequence[str]) -> Non
         entries = dict(Manifest.read(run).files)
         shown = [made for made in entries.values() if made.role not in ("report", "private", "checkpoint")]
         for path in files:
-            entries[path] = _entry(
+            entries[path] = Entry(
                 path,
-                command,
-                mechanisms=(),
                 role="report",
                 system=None,
                 budget=None,
                 step=command[0],
-                sha256=_digest(run / path),
+                command=command,
+                sha256=sha256_of(run / path),
                 inputs={made.path: made.sha256 for made in shown},
                 reads_private=False,
+                mechanisms=(),
             )
         _write(run, entries)
 
@@ -372,17 +355,17 @@ def enter_report(run: Path, files: Iterable[str], command: Sequence[str]) -> Non
 def _held(run: Path) -> Iterator[None]:
     """Hold the manifest of a run."""
     try:
-        with FileLock(run / f".{FILE}.lock", mode=0o600).acquire(timeout=_PATIENCE):
+        with FileLock(run / f".{MANIFEST}.lock", mode=0o600).acquire(timeout=_PATIENCE):
             yield
     except Timeout:
-        raise ManifestError(
-            f"{run / FILE} is held by another process for {_PATIENCE} s: give the command again"
+        raise UserError(
+            f"{run / MANIFEST} is held by another process for {_PATIENCE} s: give the command again"
         ) from None
 
 
 def _write(run: Path, files: Mapping[str, Entry]) -> None:
     content = {path: {k: v for k, v in vars(entry).items() if k != "path"} for path, entry in files.items()}
-    write_json(run / FILE, {"version": _VERSION, "files": content})
+    write_json(run / MANIFEST, {"version": _VERSION, "files": content})
 
 
 def declaration(run: Path, name: str) -> Path:
@@ -417,7 +400,3 @@ def _digest(path: Path) -> str | None:
 
 def _told(digest: str | None, is_private: bool) -> str | None:
     return f"{_KEYED}{keyed_fingerprint(digest)}" if digest is not None and is_private else digest
-
-
-def _entry(path: str, command: Iterable[str], mechanisms: Iterable[str], **fields: Any) -> Entry:
-    return Entry(path, command=tuple(command), mechanisms=tuple(mechanisms), **fields)

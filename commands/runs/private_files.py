@@ -56,14 +56,10 @@ def of_runs(*places: Path | None, if_private: bool = False) -> list[Source]:
 
 
 def learnt_from(option: str, parser: str | Path | None) -> Iterator[Named]:
-    """Yield the existing files that a parser learnt from, and those of the parser that it started from.
+    """Yield the existing files that the parser of an option learnt from, and those of the one that it started from.
 
     They have to be public: what a parser learnt without privacy would go into what it chooses or counts, and no ε would
-    hold.
-
-    Args:
-        option: What names the parser.
-        parser: Its checkpoint, RUN/parser/checkpoints/last.ckpt; None: there is none.
+    hold. The parser is its checkpoint, RUN/parser/checkpoints/last.ckpt.
     """
     seen, start = set[Path](), str(parser or "")
     while start and (checkpoint := Path(start).resolve()) not in seen:

@@ -210,8 +210,6 @@ def test_a_run_ends_with_what_paid_for_each_system_and_says_what_nothing_paid_fo
         (["quickstart.yaml", "RUN", "--check", "--grid", "epsilon=[3"], "YAML"),
         (["quickstart.yaml", "/dev/null/run", "--local", "--systems", "one_stage"], "/dev/null/run"),
         (["quickstart.yaml", "RUN", "--local", "--systems", "labels"], "labels"),
-        (["quickstart.yaml", "RUN", "--local", "--systems", "domain"], "'labels'"),
-        (["quickstart.yaml", "RUN", "--local", "--set", "epochs.domain=2"], "'labels'"),
         (["quickstart.yaml", "RUN", "--local", "--systems", "unconstrained", "two_stage"], "two_stage"),
         (["quickstart.yaml", "RUN", "--local", "--set", "data.batchsize"], "NAME=VALUE"),
         (["quickstart.yaml", "RUN", "--local", "--set", "num_sample=3"], "did you mean 'num_samples'"),

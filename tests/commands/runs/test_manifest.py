@@ -13,8 +13,9 @@ import pytest
 from run_folders import edit_manifest, end_step
 
 from commands.run.execute import run_stage
-from commands.runs.manifest import Manifest, ManifestError, declare
+from commands.runs.manifest import Manifest, declare
 from commands.runs.steps import File, Step
+from doppel.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[3]
 WEIGHTS = File("model/checkpoints/last.ckpt", "checkpoint", "two_stage", "two_stage")
@@ -222,6 +223,6 @@ def test_what_is_no_manifest_is_refused_in_one_line(run: Path, spoil) -> None:
     content = json.loads((run / "manifest.json").read_text())
     spoil(content)
     (run / "manifest.json").write_text(json.dumps(content))
-    with pytest.raises(ManifestError) as caught:
+    with pytest.raises(UserError) as caught:
         Manifest.read(run)
     assert "\n" not in str(caught.value)
