@@ -12,11 +12,11 @@ from torch.utils.benchmark import Timer
 
 from commands.lightning.hardware import training_precision
 from commands.privacy.feature_extractors import embed
-from commands.run.forecast import Readiness, trainings_of
 from commands.run.norms import build
 from commands.run.reference import USUAL_LENGTH
 from commands.run.settings import Experiment, Topics, systems_of
 from commands.run.sources import public_turns, texts_of_topics
+from commands.run.training_plan import Readiness, trainings_of
 from commands.run.work import Work
 from commands.runs.steps import Step
 from datamodules.batches.encoded import encode_examples
@@ -39,7 +39,7 @@ _MANY_WEIGHTS = 30e6
 
 
 def tell_ready(work: Work, found: Mapping[str, Readiness | Outlook]) -> None:
-    """Print what each system would do, as :func:`commands.run.advice.check_data` has it, and about for how long."""
+    """Print what each system would do, as :func:`commands.run.preflight.check_data` has it, and about for how long."""
     experiment = work.experiment
     for used in systems_of(experiment):
         ready, trainings = found.get(used.name), trainings_of(used, work.waiting)

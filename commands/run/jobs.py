@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from commands.run.advice import check_configs, check_data, check_that_files_are_there
 from commands.run.code_copy import copy_code
 from commands.run.experiment import save
+from commands.run.preflight import check_configs, check_data, check_that_files_are_there
 from commands.run.slurm import Site, submit
 from commands.run.work import Work, write
 from commands.runs.steps import Step

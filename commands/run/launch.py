@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from commands.lightning.own_code import find_here
-from commands.run.advice import check_configs, check_data, check_that_files_are_there
 from commands.run.closing import tell_result
 from commands.run.execute import run_here
 from commands.run.experiment import load
 from commands.run.grid import Mode, name_points, run_grid
 from commands.run.jobs import submit_run
+from commands.run.preflight import check_configs, check_data, check_that_files_are_there
 from commands.run.recipes import steps_of
 from commands.run.settings import Experiment
 from commands.run.slurm import Site, load_site, queued

@@ -12,8 +12,8 @@ from jsonargparse.typing import PositiveInt
 
 from commands.lightning.by_hand import predict_command
 from commands.privacy.histogram import read_labels
-from commands.run.asked_for import check_trees, oversample_for, oversample_of, topic_of
 from commands.run.code_copy import version
+from commands.run.conditions import check_trees, oversample_for, oversample_of, topic_of
 from commands.run.context import Wanted
 from commands.run.execute import minutes, run_here
 from commands.run.experiment import load, save

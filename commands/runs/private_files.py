@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from commands.runs.run_record import RunRecord
 from commands.runs.sections import read_experiment
 from commands.runs.stage_config import StageConfig
 from commands.runs.steps import PRIVATE_PARTS
-from commands.runs.yaml_files import absolute, merge, read_yaml
+from commands.runs.yaml_files import absolute, merge
 from datamodules.guards.overlap import Named, Source
 from datamodules.reading.columns import Columns, ReferenceColumns, reference_columns
 from datamodules.reading.files import expand_path, is_embedded
@@ -42,7 +42,7 @@ def of_runs(*places: Path | None, if_private: bool = False) -> list[Source]:
     """
     found: list[Source] = []
     for folder in dict.fromkeys(folder for place in places if place for folder in [*run_folders(place), place]):
-        if if_private and any(_has_no_privacy(run) for run in run_folders(folder)):
+        if if_private and not all(RunRecord(run).is_private for run in run_folders(folder)):
             continue
         if (folder / "experiment.yaml").is_file():
             experiment = read_experiment(folder / "experiment.yaml")
@@ -79,11 +79,6 @@ def run_folders(place: Path) -> list[Path]:
     """Return the run folders that hold a place, itself included."""
     real = place.resolve()
     return [folder for folder in (real, *real.parents) if any((folder / mark).is_file() for mark in _MARKS)]
-
-
-def _has_no_privacy(run: Path) -> bool:
-    path = run / "experiment.yaml"
-    return path.is_file() and read_yaml(path).get("epsilon") == math.inf
 
 
 def _of_data(data: Mapping[str, Any]) -> list[Source]:

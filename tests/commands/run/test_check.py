@@ -22,10 +22,10 @@ from commands.run.checks import refuse_to_mix
 from commands.run.closing import next_commands
 from commands.run.execute import run_stage
 from commands.run.experiment import load, save, shipped
-from commands.run.forecast import FEW_STEPS, LARGE_RATE, Readiness, readiness, trainings_of
 from commands.run.recipes import steps_of
 from commands.run.slurm import load_site
 from commands.run.sources import check_files
+from commands.run.training_plan import FEW_STEPS, LARGE_RATE, Readiness, readiness, trainings_of
 from commands.runs import yaml_files
 from commands.runs.run_folder import has_begun
 from commands.runs.steps import File

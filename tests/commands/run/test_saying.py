@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import cli
-from commands.run.asked_for import oversample_for
+from commands.run.conditions import oversample_for
 from commands.run.context import Wanted
 from commands.run.experiment import load, shipped
 from commands.run.recipes import draw

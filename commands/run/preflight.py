@@ -8,9 +8,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from commands.run.forecast import Readiness, outlook, readiness
 from commands.run.settings import systems_of
 from commands.run.sources import check_files, read_sources
+from commands.run.training_plan import Readiness, outlook, readiness
 from commands.run.work import Work
 from commands.runs.yaml_files import dump
 from doppel.console.say import confirm, say
