@@ -17,7 +17,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from commands.run.forks import Forked
-from commands.runs.manifest import enter
+from commands.runs.manifest_writer import enter
 from commands.runs.steps import Step
 from commands.runs.yaml_files import PLACE, ROOT
 from doppel.console.parent import VARIABLE
@@ -80,7 +80,7 @@ def run_stage(
     """Run a command unless its mark says that it is done; write down there how many seconds it took.
 
     What the stage has left is entered into the run's manifest before that
-    (:func:`~commands.runs.manifest.enter`), by this process alone, however many tasks the command had.
+    (:func:`~commands.runs.manifest_writer.enter`), by this process alone, however many tasks the command had.
 
     A fit goes on from the last checkpoint of its ``--run_dir``, if there is one: decided now, so that a requeued job
     resumes. In a job, fit and predict run under srun, a task for each device.

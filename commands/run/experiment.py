@@ -13,9 +13,9 @@ from typing import Any
 from commands.privacy.evolution_settings import Evolution
 from commands.run.checks import check
 from commands.run.settings import Adaptation, Attributes, Experiment, Resampling, Topics, Words
-from commands.runs.sections import SECTIONS, with_sections
+from commands.runs.sections import SECTIONS, read_experiment, with_sections
 from commands.runs.systems import USUAL
-from commands.runs.yaml_files import ROOT, absolute, build, dump, fill_in, listed, merge, read_yaml
+from commands.runs.yaml_files import ROOT, absolute, build, dump, fill_in, listed, merge
 from datamodules.guards.redaction import Redaction
 from doppel.errors import UserError
 from doppel.privacy.spec import PrivacyArguments
@@ -72,8 +72,7 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
         if not isinstance(section, dict):
             hint = "; `epsilon: inf` trains without privacy" if name == "privacy" else ""
             raise UserError(f"{name} is {section!r}: give keys with values{hint}", about="--set")
-    old = content.pop("overrides", None) or {}  # so runs kept what --set gave
-    content = merge(with_sections(with_sections(content, old), given), nested)
+    content = merge(with_sections(content, given), nested)
     if "epsilon" in content:
         content["epsilon"] = _epsilon(content["epsilon"], path)
     named = {**(content.pop("environment", None) or {})}
@@ -114,7 +113,7 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
         raise UserError(f"there is no experiment {path}: give a file such as configs/experiments/quickstart.yaml")
     if path in seen:
         raise UserError(f"{path} is based on itself")
-    content = read_yaml(path)
+    content = read_experiment(path)
     files = [path.parent / f"{base}.yaml" for base in listed(content.pop("base", []))]
     bases = [_read(file if file.is_file() else shipped(file.stem), (*seen, path)) for file in files]
     return merge(*bases, content)

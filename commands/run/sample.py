@@ -20,7 +20,8 @@ from commands.run.experiment import load, save
 from commands.run.recipes import draw as draw_steps
 from commands.run.settings import Experiment, Topics, systems_of
 from commands.runs import systems
-from commands.runs.manifest import Manifest, declare, refuse_old
+from commands.runs.manifest import Manifest
+from commands.runs.manifest_writer import declare, refuse_old
 from commands.runs.run_folder import hold
 from commands.runs.run_record import RunRecord, read_json
 from commands.runs.steps import Step

@@ -15,7 +15,7 @@ from commands.run.code_copy import version
 from commands.run.experiment import load, save
 from commands.run.settings import Experiment, systems_of
 from commands.run.slurm import Site
-from commands.runs.manifest import declaration, declare, lay_out, refuse_old
+from commands.runs.manifest_writer import declaration, declare, lay_out, refuse_old
 from commands.runs.steps import Step
 from commands.runs.systems import main_of
 from commands.runs.yaml_files import dump

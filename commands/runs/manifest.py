@@ -6,26 +6,20 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
-from filelock import FileLock, Timeout
-
-from commands.runs.steps import RELEASED, Role, Step
+from commands.runs.steps import RELEASED, Role
 from commands.runs.yaml_files import public_names
-from datamodules.reading.files import file_digest
 from doppel.errors import UserError
-from doppel.files import MANIFEST, sha256_of, write_json
-from doppel.privacy.fingerprint import keyed_fingerprint
+from doppel.files import MANIFEST, sha256_of
 
 #: What people read of a run.
 REPORTS = ("report.json", "report.html")
-_VERSION = 3
-_READ = (2, _VERSION)  # in which the files of systems lay beside one another, and in which each system has a folder
-_KEYED = "keyed:"  # begins the digest of a private file
-_PATIENCE = 120  # seconds: jobs of one run may end at the same time
+VERSION = 3
+_READ = (2, VERSION)  # in which the files of systems lay beside one another, and in which each system has a folder
+KEYED = "keyed:"  # begins the digest of a private file
 
 
 @dataclass(frozen=True)
@@ -71,12 +65,12 @@ class Entry:
     @property
     def is_private(self) -> bool:
         """Whether it holds private text, so that its content is never hashed in the open."""
-        return self.sha256.startswith(_KEYED)
+        return self.sha256.startswith(KEYED)
 
     @property
     def private_inputs(self) -> list[str]:
         """What its step read of private text."""
-        return [path for path, digest in self.inputs.items() if (digest or "").startswith(_KEYED)]
+        return [path for path, digest in self.inputs.items() if (digest or "").startswith(KEYED)]
 
 
 @dataclass
@@ -98,7 +92,7 @@ class Manifest:
 
     folder: Path
     files: Mapping[str, Entry]
-    version: int | None = _VERSION
+    version: int | None = VERSION
     _digests: dict[str, str | None] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -114,7 +108,7 @@ class Manifest:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             if content["version"] not in _READ:
-                raise UserError(f"{path} has version {content['version']}, this program reads {_VERSION}")
+                raise UserError(f"{path} has version {content['version']}, this program reads {VERSION}")
             files = {name: Entry(name, **fields) for name, fields in content["files"].items()}
             return cls(folder, files, content["version"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -207,7 +201,7 @@ class Manifest:
             for name, digest in entry.inputs.items():
                 if not os.path.isabs(name):
                     continue
-                is_private = (digest or "").startswith(_KEYED)
+                is_private = (digest or "").startswith(KEYED)
                 if digest != read.setdefault(name, digest):
                     found.append(
                         f"{public_names(name)} was another file when {entry.step} read it than when another step did"
@@ -238,7 +232,7 @@ class Manifest:
 
     def _digest(self, path: str) -> str | None:
         if path not in self._digests:
-            self._digests[path] = _digest(Path(path))
+            self._digests[path] = digest_of(Path(path))
         return self._digests[path]
 
 
@@ -246,157 +240,12 @@ class Manifest:
 _RECORD = {"ledger.jsonl", "ledger.jsonl.lock", MANIFEST, f".{MANIFEST}.lock", "privacy_card.json", "privacy_card.txt"}
 
 
-def lay_out(run: Path) -> None:
-    """Begin the manifest of a run before its first step; it marks the folder (:func:`~doppel.files.run_of`)."""
-    with _held(run):
-        if Manifest.read(run).version != _VERSION:
-            _write(run, {})
-
-
-def refuse_old(run: Path) -> None:
-    """Refuse to go on with a run whose files lie where a former version placed them.
-
-    Raises:
-        UserError: They do.
-    """
-    if Manifest.read(run).version != _VERSION:
-        raise UserError(
-            f"{run} was begun by a former version of Doppel, whose files lie elsewhere: page, verify and export read "
-            "it; to go on, check out the commit in its experiment.yaml, or give another RUN_DIR, which spends on top "
-            "of what this run has spent"
-        )
-
-
-def declare(step: Step, run: Path) -> None:
-    """Write down what a step will read and leave, for whoever executes it: ``RUN/configs/NAME.json``."""
-    content = {
-        "command": [_place(word, run) for word in step.words(run) if word != "step"],
-        "writes": [vars(file) for file in step.writes],
-        "reads": step.reads,
-        "protected": step.protected,
-        "mechanisms": step.mechanisms,
-    }
-    write_json(declaration(run, step.name), content)
-
-
-def enter(run: Path, name: str) -> None:
-    """Enter what a step has left, once it has ended well, in place of what an earlier pass of it left.
-
-    Jobs of one run may call this at the same time, on several nodes: a lock orders them, and the file is replaced as a
-    whole. A step that declared nothing enters nothing. A sampling leaves a finished file as it is: its entry stays too,
-    with the inputs that it was made of.
-
-    Formal guarantees:
-        The digest of a private file is keyed (:func:`doppel.privacy.fingerprint.keyed_fingerprint`), whether the step
-        names it as such or another step has made it as one. No size, number of lines or other figure of any file is
-        noted.
-
-    Raises:
-        UserError: The manifest cannot be read, or another process holds it.
-    """
-    path = declaration(run, name)
-    if not path.is_file():
-        return
-    told = json.loads(path.read_text(encoding="utf-8"))
-    made = {file["path"]: file for file in told["writes"] if (run / file["path"]).is_file()}
-    digests = {path: sha256_of(run / path) for path in made}
-    read: dict[str, str | None] = {}
-    hidden = set()
-    for path in told["reads"]:
-        place = _input(path, run)
-        if path in told["protected"]:
-            hidden.add(place)
-        if place in hidden and (run / place).is_file():
-            read[place] = file_digest(run / place).hex()  # a private file is opened once by the process of all steps
-        else:
-            read[place] = _digest(run / place) if os.path.isabs(place) or (run / place).exists() else None
-    with _held(run):
-        before = Manifest.read(run).files
-        files = {path: entry for path, entry in before.items() if entry.step != name}
-        hidden |= {path for path, entry in files.items() if entry.is_private}
-        hidden |= {path for entry in before.values() for path in entry.private_inputs}
-        own = {
-            "step": name,
-            "command": told["command"],
-            "inputs": {path: _told(digest, path in hidden) for path, digest in read.items()},
-            "reads_private": not hidden.isdisjoint(read),
-            "mechanisms": told["mechanisms"],
-        }
-        for path, file in made.items():
-            entry = Entry(**file, **own, sha256=str(_told(digests[path], file["role"] == "private")))
-            old = before.get(path)
-            is_kept = old is not None and old.verb == entry.verb == "predict" and old.sha256 == entry.sha256
-            files[path] = old if old is not None and is_kept else entry
-        _write(run, files)
-
-
-def enter_report(run: Path, files: Iterable[str], command: Sequence[str]) -> None:
-    """Enter files that people read of a run, by their place, which a command has made of all that steps have left."""
-    with _held(run):
-        entries = dict(Manifest.read(run).files)
-        shown = [made for made in entries.values() if made.role not in ("report", "private", "checkpoint")]
-        for path in files:
-            entries[path] = Entry(
-                path,
-                role="report",
-                system=None,
-                budget=None,
-                step=command[0],
-                command=command,
-                sha256=sha256_of(run / path),
-                inputs={made.path: made.sha256 for made in shown},
-                reads_private=False,
-                mechanisms=(),
-            )
-        _write(run, entries)
-
-
-@contextmanager
-def _held(run: Path) -> Iterator[None]:
-    """Hold the manifest of a run."""
-    try:
-        with FileLock(run / f".{MANIFEST}.lock", mode=0o600).acquire(timeout=_PATIENCE):
-            yield
-    except Timeout:
-        raise UserError(
-            f"{run / MANIFEST} is held by another process for {_PATIENCE} s: give the command again"
-        ) from None
-
-
-def _write(run: Path, files: Mapping[str, Entry]) -> None:
-    content = {path: {k: v for k, v in vars(entry).items() if k != "path"} for path, entry in files.items()}
-    write_json(run / MANIFEST, {"version": _VERSION, "files": content})
-
-
-def declaration(run: Path, name: str) -> Path:
-    """Return the path of the record of what a step reads and leaves."""
-    return run / "configs" / f"{name}.json"
-
-
-def _place(word: str, run: Path) -> str:
-    """A path in the run folder by its place there; other words as they are."""
-    return "." if word == str(run) else word.removeprefix(f"{run}/")
-
-
-def _input(path: str, run: Path) -> str:
-    """A file of the run by its place there, another one by its absolute path, and what is no file by its name."""
-    path = _place(path, run)
-    if not os.path.isabs(path) and (run / path).exists():
-        return path
-    expanded = os.path.abspath(os.path.expanduser(os.path.expandvars(path)))
-    return expanded if os.path.exists(expanded) else path
-
-
-def _digest(path: Path) -> str | None:
-    """SHA-256 of a file, or of the names and contents of a folder's files; None where there is neither."""
+def digest_of(path: Path) -> str | None:
+    """Return the SHA-256 of a file, or of the names and contents of a folder's files; None where there is neither."""
     if path.is_file():
         return sha256_of(path)
     if not path.is_dir():
         return None
     files = sorted(file for file in path.rglob("*") if file.is_file())
-    lines = [f"{file.relative_to(path)} {_digest(file)}\n" for file in files]
+    lines = [f"{file.relative_to(path)} {digest_of(file)}\n" for file in files]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-def _told(digest: str | None, is_private: bool) -> str | None:
-    return f"{_KEYED}{keyed_fingerprint(digest)}" if digest is not None and is_private else digest

@@ -13,7 +13,8 @@ import pytest
 from run_folders import edit_manifest, end_step
 
 from commands.run.execute import run_stage
-from commands.runs.manifest import Manifest, declare
+from commands.runs.manifest import Manifest
+from commands.runs.manifest_writer import declare
 from commands.runs.steps import File, Step
 from doppel.errors import UserError
 
@@ -81,8 +82,7 @@ def test_nothing_of_a_private_file_is_in_it_but_a_keyed_digest(
 def test_what_read_private_text_and_what_paid_for_it_is_told_of_each_file(run: Path, private: Path) -> None:
     end_step(run, "model", ["fit"], [WEIGHTS], private=str(private), mechanisms=["two_stage/model"])
     told = {path: (e.reads_private, e.mechanisms) for path, e in Manifest.read(run).files.items()}
-    unpaid: tuple[bool, tuple[str, ...]] = (False, ())
-    assert told == {WEIGHTS.path: (True, ("two_stage/model",)), TREES.path: unpaid, SAMPLES.path: unpaid}
+    assert told == {WEIGHTS.path: (True, ["two_stage/model"]), TREES.path: (False, []), SAMPLES.path: (False, [])}
 
 
 def test_the_length_of_a_private_file_does_not_show(run: Path, private: Path) -> None:
