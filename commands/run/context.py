@@ -114,6 +114,12 @@ class Run:
         """Return the mechanisms that pay for a step with private input, by their ledger names; none without privacy."""
         return [f"{system.scope}/{stage}" for stage in stages] if self.experiment.is_private else []
 
+    def budget(self, system: System) -> Settings:
+        """Return the privacy arguments of all that a system spends: its ε, its scope and what words of it cost."""
+        counted = self.experiment.counted_words
+        words = {} if counted is None else {"words_noise_multiplier": counted.noise_multiplier}
+        return {"target_epsilon": self.experiment.epsilon, "scope": system.scope, **words}
+
     def checkpoint(self, folder: str) -> str:
         """Return the checkpoint that a training of the run leaves."""
         return str(self.folder / folder / "checkpoints" / "last.ckpt")

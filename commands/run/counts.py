@@ -8,7 +8,6 @@ Formal guarantees:
 from __future__ import annotations
 
 import dataclasses
-from typing import cast
 
 from commands.run.context import Run, file_of
 from commands.run.settings import Attributes, Topics
@@ -98,14 +97,16 @@ def rows(run: Run, system: System, attributes: Attributes) -> Step:
         privacy |= {"histogram_share": attributes.share}
     ranked, hidden = redaction_files(data)
     out = run.at(_ROWS_FILE)
-    released = [(f"{out}.releases.jsonl", "metrics"), (f"{out}.card.json", "metrics")] if privacy is not None else []
-    files = [(out, "prompts" if privacy is not None else "private"), *released]
+    released = [f"{out}.releases.jsonl", f"{out}.card.json"] if privacy is not None else []
     options = {"schema": attributes.schema, "num_rows": experiment.num_samples, "data": data, "privacy": privacy}
     return run.step(
         "rows",
         "rows",
         {"out": run.folder / out, **options, "seed": experiment.seed},
-        writes=[file_of(system, path, cast("Role", role)) for path, role in files],
+        writes=[
+            file_of(system, out, "private" if privacy is None else "prompts"),
+            *(file_of(system, path, "metrics") for path in released),
+        ],
         reads=[data.get("train_path"), attributes.schema, *ranked, hidden],
         protected=[data.get("train_path"), hidden],
         mechanisms=run.paid_by(system, "marginals"),
@@ -210,9 +211,7 @@ def _budget(run: Run, system: System) -> Settings | None:
     if not run.experiment.is_private:
         return None
     given = {name: value for name, value in run.experiment.privacy.items() if name in _BUDGET}
-    counted = run.experiment.counted_words
-    words = {} if counted is None else {"words_noise_multiplier": counted.noise_multiplier}
-    return {**given, "target_epsilon": run.experiment.epsilon, "scope": system.scope, **words}
+    return {**given, **run.budget(system)}
 
 
 def _shares(run: Run, path: str, system: System) -> File:

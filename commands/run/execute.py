@@ -20,6 +20,7 @@ from commands.run.forks import Forked
 from commands.runs.manifest_writer import enter
 from commands.runs.steps import Step
 from commands.runs.yaml_files import PLACE, ROOT
+from doppel.console.ledger import FILE_NAME
 from doppel.console.parent import VARIABLE
 from doppel.console.say import say
 from doppel.errors import UserError
@@ -187,7 +188,7 @@ class _Failures:
 
     def __init__(self, words: Sequence[str]) -> None:
         run_dir = Path(words[words.index("--run_dir") + 1])
-        self._file, self._ledger = run_dir / ".failed", Ledger(run_of(run_dir) / "ledger.jsonl").path
+        self._file, self._ledger = run_dir / ".failed", Ledger(run_of(run_dir) / FILE_NAME).path
         last = run_dir / "checkpoints" / "last.ckpt"
         config = Path(words[words.index("--config") + 1]).read_bytes() if "--config" in words else b""
         content = config + (last.resolve().name if last.exists() else "").encode()

@@ -63,7 +63,7 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
         for word in reversed(words):
             value = {word: value}
         nested = merge(nested, value)
-    epsilon = nested.get("epsilon", content.get("epsilon", 8.0))
+    epsilon = nested.get("epsilon", content.get("epsilon", Experiment.epsilon))
     for key, fields in (content.pop("at_epsilon", None) or {}).items():
         if _epsilon(key, path) == _epsilon(epsilon, path):
             content = merge(content, fields or {})

@@ -13,7 +13,7 @@ from jsonargparse.typing import PositiveInt
 from commands.lightning.by_hand import predict_command
 from commands.privacy.histogram import read_labels
 from commands.run.code_copy import version
-from commands.run.conditions import check_trees, oversample_for, oversample_of, topic_of
+from commands.run.conditions import check_trees, oversample_for_topic, oversample_for_words, topic_of
 from commands.run.context import Wanted
 from commands.run.execute import minutes, run_here
 from commands.run.experiment import load, save
@@ -103,14 +103,15 @@ def sample(
         _check_label(experiment, used, label)
     if topic is not None:
         name = topic_of(run, used, topic)
-        wanted = replace(wanted, topic=name, oversample=oversample_of(run, used, name))
+        wanted = replace(wanted, topic=name, oversample=oversample_for_topic(run, used, name))
         say(
             f"── about {wanted.num * wanted.oversample:,} texts are drawn, to find {wanted.num:,} of the topic {name!r}"
         )
     if words is not None:
         asked = tuple(word.strip().lower() for word in words.split(","))
-        own = Manifest.read(run)
-        wanted = replace(wanted, words=asked, oversample=oversample_for(own.path(own.samples()[used.name]), asked))
+        manifest = Manifest.read(run)
+        samples = manifest.path(manifest.samples()[used.name])
+        wanted = replace(wanted, words=asked, oversample=oversample_for_words(samples, asked))
         num_texts = wanted.num * wanted.oversample
         say(f"── about {num_texts:,} texts are drawn, to find {wanted.num:,} that say {' and '.join(asked)}")
     if trees is not None:
@@ -123,8 +124,8 @@ def sample(
             say(f"── about {minutes(seconds)} of sampling, at the pace of the run's own samples")
         status = 0
         while not status and len(drawn) < _DRAWS and sum(drawn.values()) < wanted.num:
-            steps = _place(experiment, run, used, wanted)
-            status = _local(experiment, run, steps)
+            steps = _next_draw(experiment, run, used, wanted)
+            status = _run(experiment, run, steps)
             if not status:
                 path = steps[-1].writes[0].path
                 drawn[path] = (run / path).read_bytes().count(b"\n")
@@ -214,7 +215,7 @@ def _check_label(experiment: Experiment, used: System, label: str) -> None:
         raise UserError(f"the run has no label {label!r}: {hint}")
 
 
-def _place(experiment: Experiment, run: Path, used: System, wanted: Wanted) -> list[Step]:
+def _next_draw(experiment: Experiment, run: Path, used: System, wanted: Wanted) -> list[Step]:
     """The steps of the draw: the next one, or one that this very command has begun and not finished.
 
     Raises:
@@ -263,7 +264,7 @@ def _seconds(experiment: Experiment, run: Path, used: System, wanted: Wanted) ->
     return float(seconds * times)
 
 
-def _local(experiment: Experiment, run: Path, steps: Sequence[Step]) -> int:
+def _run(experiment: Experiment, run: Path, steps: Sequence[Step]) -> int:
     """Run what is not done yet; exit status."""
     commits = list(dict.fromkeys([*experiment.commit, version()]))
     if commits != experiment.commit:

@@ -85,19 +85,13 @@ def _derived(run: Run, system: System, stage: str, shares: Shares | Attributes |
     trainer = {"max_epochs": epochs[stage]}
     if not experiment.is_private:
         return {"trainer": trainer, "data": {"sampling": "shuffle", **data}}
-    privacy: Settings = {
-        "target_epsilon": experiment.epsilon,
-        "epochs": list(epochs.values()),
-        "scope": system.scope,
-    }
+    privacy: Settings = {**run.budget(system), "epochs": list(epochs.values())}
     if experiment.exact_histogram:
         privacy["histogram_noise_multiplier"] = None
     elif isinstance(shares, Attributes):
         privacy["histogram_share"] = shares.share
     elif shares is not None:
         privacy["histogram_noise_multiplier"] = shares.noise_multiplier
-    if experiment.counted_words is not None:
-        privacy["words_noise_multiplier"] = experiment.counted_words.noise_multiplier
     return {"trainer": trainer, "data": data, "privacy": privacy}
 
 

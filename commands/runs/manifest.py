@@ -12,6 +12,7 @@ from pathlib import Path, PurePosixPath
 
 from commands.runs.steps import RELEASED, Role
 from commands.runs.yaml_files import public_names
+from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
 from doppel.files import MANIFEST, sha256_of
 
@@ -237,7 +238,7 @@ class Manifest:
 
 
 #: What vouches for the files of a run, and is none of them.
-_RECORD = {"ledger.jsonl", "ledger.jsonl.lock", MANIFEST, f".{MANIFEST}.lock", "privacy_card.json", "privacy_card.txt"}
+_RECORD = {FILE_NAME, f"{FILE_NAME}.lock", MANIFEST, f".{MANIFEST}.lock", "privacy_card.json", "privacy_card.txt"}
 
 
 def digest_of(path: Path) -> str | None:

@@ -15,8 +15,10 @@ from commands.runs.yaml_files import absolute, merge
 from datamodules.guards.overlap import Named, Source
 from datamodules.reading.columns import Columns, ReferenceColumns, reference_columns
 from datamodules.reading.files import expand_path, is_embedded
+from doppel.console.ledger import FILE_NAME
+from doppel.files import MANIFEST
 
-_MARKS = ("experiment.yaml", "ledger.jsonl", "manifest.json")
+_MARKS = ("experiment.yaml", FILE_NAME, MANIFEST)
 
 
 def of_experiment(experiment: Mapping[str, Any]) -> list[Source]:

@@ -66,7 +66,7 @@ def has_begun(run: Path) -> bool:
         step. A run without such a line has therefore released nothing, and may begin anew under any settings: nothing
         is spent twice. One line, one mark of a finished step or one checkpoint is enough to refuse that.
     """
-    ledger = Ledger(run / "ledger.jsonl")
+    ledger = Ledger(run / FILE_NAME)
     return (
         any((run / ".done").glob("*"))
         or any(file for depth in ("*", "*/*") for file in run.glob(f"{depth}/checkpoints/*.ckpt"))
