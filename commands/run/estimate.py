@@ -41,13 +41,13 @@ _MANY_WEIGHTS = 30e6
 def tell_ready(work: Work, found: Mapping[str, Readiness | Outlook]) -> None:
     """Print what each system would do, as :func:`commands.run.preflight.check_data` has it, and about for how long."""
     experiment = work.experiment
-    for used in systems_of(experiment):
-        ready, trainings = found.get(used.name), trainings_of(used, work.waiting)
+    for system in systems_of(experiment):
+        ready, trainings = found.get(system.name), trainings_of(system, work.waiting)
         if isinstance(ready, Outlook):
             noise = "NOT PRIVATE" if ready.noise_multiplier is None else f"σ {ready.noise_multiplier:.3f}"
             unit, texts = experiment.data.get("unit") or "utterance", experiment.evolving
             say(
-                f"ready: {used.name}, {ready.num_units:,} {unit}s, {noise}, {ready.text}; "
+                f"ready: {system.name}, {ready.num_units:,} {unit}s, {noise}, {ready.text}; "
                 f"at most {texts.questions(experiment.num_samples):,} texts are written"
             )
         elif trainings and ready is not None:
@@ -58,13 +58,13 @@ def tell_ready(work: Work, found: Mapping[str, Readiness | Outlook]) -> None:
                 say(f"   effort={experiment.effort}: effort=1 takes 1/{experiment.effort} of the time, with more noise")
             if num_trained > _MANY_WEIGHTS:
                 say(
-                    f"   warning  {used.name} trains {num_trained / 1e6:.0f} million weights, each with its "
+                    f"   warning  {system.name} trains {num_trained / 1e6:.0f} million weights, each with its "
                     "gradient, noise and means of the optimiser: take LoRA (--set model.lora.rank=8), which "
                     "take a hundredth of that"
                 )
         else:
             why = " (how many units it has shows when it runs)" if trainings else ": nothing is left to train"
-            say(f"ready: {used.name}{why}")
+            say(f"ready: {system.name}{why}")
     if (texts := texts_of_topics(experiment)) is not None:
         _tell_topics(experiment, texts)
 

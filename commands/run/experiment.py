@@ -75,12 +75,13 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
     content = merge(with_sections(content, given), nested)
     if "epsilon" in content:
         content["epsilon"] = _epsilon(content["epsilon"], path)
-    named = {**(content.pop("environment", None) or {})}
-    content["environment"] = {name: os.environ.get(name, value) for name, value in named.items()}
+    variables = (content.get("environment") or {}).items()
+    content["environment"] = {name: os.environ.get(name, value) for name, value in variables}
     if content.get("systems") is not None:
         content["systems"] = [name.strip() for names in listed(content["systems"]) for name in str(names).split(",")]
     filled = absolute(fill_in(content, {**os.environ, **content["environment"]}, str(path)))
-    for sections in (filled, *_values(filled.get("stages")), *_values(filled.get("variants"))):
+    parts = [filled.get(field) for field in ("stages", "variants")]
+    for sections in (filled, *(part for named in parts if isinstance(named, dict) for part in named.values())):
         _make_numbers(sections, path)
     values = build(Experiment, filled, path, _MAPPINGS, said=nested)
     values["systems"] = values["systems"] or list(USUAL)
@@ -117,10 +118,6 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     files = [path.parent / f"{base}.yaml" for base in listed(content.pop("base", []))]
     bases = [_read(file if file.is_file() else shipped(file.stem), (*seen, path)) for file in files]
     return merge(*bases, content)
-
-
-def _values(mapping: Any) -> list[Any]:
-    return list(mapping.values()) if isinstance(mapping, dict) else []
 
 
 def _make_numbers(sections: Any, path: Path) -> None:

@@ -114,11 +114,11 @@ def files_of(experiment: Experiment) -> list[InputFile]:
 
 def _private_files(experiment: Experiment, unit: Unit | None, by_label: bool) -> Iterable[InputFile]:
     """What each system learns from, as it reads it, and the attributes in it, which are a label too."""
-    learns = {used.learns for used in _learners(experiment)}
+    learns = {system.learns for system in _learners(experiment)}
     needs: tuple[Field, ...] = ("parse",) if "parse" in learns and not experiment.write_parses else ()
     needs += ("label",) if by_label else ()
     parts = {"data.train_path": experiment.data}
-    parts |= {f"data.train_path of {used.name}": experiment.of(used.name).data for used in _learners(experiment)}
+    parts |= {f"data.train_path of {system.name}": experiment.of(system.name).data for system in _learners(experiment)}
     for name, data in parts.items():
         own = Columns.from_config(data), data.get("unit") or unit, needs, bool(data.get("truncate"))
         yield InputFile(name, data.get("train_path"), "train", *own)
@@ -165,7 +165,7 @@ def check_sources(experiment: Experiment) -> None:
     read_names(experiment.names)
     resampling = experiment.resampling
     counts = None if resampling is None else resampling.of
-    chosen = {used.learns for used in systems_of(experiment)} if experiment.candidates > 1 else set()
+    chosen = {system.learns for system in systems_of(experiment)} if experiment.candidates > 1 else set()
     chooses = "parse" in chosen and not (experiment.fluent and experiment.public_parser is None)
     if chooses or experiment.write_parses or counts == "utterances":
         _check_public_parser(experiment)
@@ -239,7 +239,7 @@ def read_sources(experiment: Experiment) -> Read:
 def _on_settings(experiment: Experiment) -> list[str]:
     """Notes on what the settings make of the files; refuses topics of fewer texts than there are to be topics."""
     model, notes = experiment.model, list[str]()
-    has_trees = any(used.learns == "parse" for used in systems_of(experiment))
+    has_trees = any(system.learns == "parse" for system in systems_of(experiment))
     if experiment.adaptation is None and experiment.reference is None and _learners(experiment):
         notes.append(
             "the experiment names no reference, so there are no metrics: add --set reference=PUBLIC, "
@@ -252,7 +252,7 @@ def _on_settings(experiment: Experiment) -> list[str]:
                 "redact hides in the quotes of a tree what it hides in the utterance, and leaves what is outside of "
                 "them, such as numbers"
             )
-    if any(used.stages for used in systems_of(experiment)):
+    if any(system.stages for system in systems_of(experiment)):
         notes += filter(None, [foreign(experiment, model.get("base_model") or BASE_MODEL)])
     slots = model.get("slots", SHIPPED)
     if experiment.reference is not None and slots is not None and has_trees:
@@ -276,12 +276,12 @@ def public_turns(experiment: Experiment, path: str) -> list[Example]:
 
 def _learners(experiment: Experiment) -> list[System]:
     """Systems that learn from private texts."""
-    return [used for used in systems_of(experiment) if used.learns]
+    return [system for system in systems_of(experiment) if system.learns]
 
 
 def _by_attributes(experiment: Experiment) -> list[str]:
     """Systems that learn attributes of the rows that they train on."""
-    return [used.name for used in systems_of(experiment) if used.has_attributes]
+    return [system.name for system in systems_of(experiment) if system.has_attributes]
 
 
 def _unit(data: Mapping[str, Any]) -> Unit | None:
@@ -291,7 +291,7 @@ def _unit(data: Mapping[str, Any]) -> Unit | None:
 
 def _redactions(experiment: Experiment) -> list[Redaction]:
     """What systems hide of their rows."""
-    given = (experiment.of(used.name).data.get("redact") for used in systems_of(experiment))
+    given = (experiment.of(system.name).data.get("redact") for system in systems_of(experiment))
     return list(dict.fromkeys(filter(None, [experiment.redact, *map(Redaction.from_config, given)])))
 
 

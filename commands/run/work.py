@@ -110,7 +110,7 @@ def write(work: Work, overwrite: bool) -> None:
     whole = replace(work.experiment, systems=systems)
     save(whole, path)
     lay_out(work.run)
-    _link_samples(work.run, main_of(used.name for used in systems_of(whole) if used.learns))
+    _link_samples(work.run, main_of(system.name for system in systems_of(whole) if system.learns))
     for step in work.steps:
         file = folder / f"{step.name}.yaml"
         if overwrite or not file.exists():
