@@ -94,9 +94,8 @@ def forecast(num_units: int, trainings: Iterable[Step], experiment: Experiment) 
         work = (4 * size + 2 * trained) * num_units * float(trainer.get("max_epochs", 1))
         rows, most, least = _DEVICES[model.device.type]
         left = torch.randn(rows, model.model.config.hidden_size, device=model.device)
-        seconds = (
-            work * _tokens(model.text_format, experiment) / _rate(left, str(trainer.get("precision") or "32-true"))
-        )
+        rate = _rate(left, str(trainer.get("precision") or "32-true"))
+        seconds = work * _tokens(model.text_format, experiment) / rate
         shortest, longest, largest = shortest + seconds / most, longest + seconds / least, max(largest, trained)
     return shortest, longest, largest
 
@@ -106,12 +105,10 @@ def _tokens(text_format: TextFormat, experiment: Experiment) -> float:
     columns = ReferenceColumns.from_config(experiment.data)
     for path in filter(None, (experiment.reference, _EMBEDDED)):
         with suppress(DataError):  # a column that the model needs is not there
-            places = islice(
-                place_examples(expand_path(path), "utterance", needs=text_format.needs, columns=columns), _TURNS
-            )
-            if turns := [
-                at.turn for at in places if at.turn and all(getattr(at.turn, name) for name in text_format.needs)
-            ]:
+            places = place_examples(expand_path(path), "utterance", needs=text_format.needs, columns=columns)
+            turns = [at.turn for at in islice(places, _TURNS) if at.turn is not None]
+            turns = [turn for turn in turns if all(getattr(turn, name) for name in text_format.needs)]
+            if turns:
                 return float(encode_examples(turns, text_format, truncate=True).lengths.mean())
     return USUAL_LENGTH
 

@@ -45,7 +45,7 @@ class Readiness:
         batch_size: B of the first training.
         steps: Of all trainings together.
         spec: Budget of all trainings; None without privacy.
-        faint: What will drown in the noise of its shares of topics or labels, in words; None: little.
+        below_noise: Which of its votes or shares are below their noise, in words; None: few.
         noise: Norm of the noise of all steps over the largest possible signal; None where it is not known.
     """
 
@@ -55,7 +55,7 @@ class Readiness:
     batch_size: int
     steps: int
     spec: DPPlan | None = None
-    faint: str | None = None
+    below_noise: str | None = None
     noise: float | None = None
 
     @property
@@ -87,7 +87,7 @@ class Readiness:
             )
         if self.is_hopeless and self.noise is not None:
             found.append(f"{self.system}: {in_words(self.noise)}")
-        return [*found, *([] if self.faint is None else [self.faint])]
+        return [*found, *([] if self.below_noise is None else [self.below_noise])]
 
 
 def readiness(
@@ -128,7 +128,7 @@ def readiness(
     found = Readiness(system.name, unit, count, batch_size, sum(taken for *_, taken in sizes))
     if privacy is None:
         return found
-    found = replace(found, faint=_faint(experiment, system, privacy, count, batch_size, unit))
+    found = replace(found, below_noise=_below_noise(experiment, system, privacy, count, batch_size, unit))
     if not plans:
         return found
     with warnings.catch_warnings(action="ignore"):  # said when the files are read
@@ -180,7 +180,7 @@ def _num_trained(model: Mapping[str, Any]) -> int | None:
         return None
 
 
-def _faint(
+def _below_noise(
     experiment: Experiment,
     system: System,
     privacy: PrivacyArguments,
@@ -188,7 +188,7 @@ def _faint(
     batch_size: int,
     unit: str,
 ) -> str | None:
-    """That votes, or shares of attributes, topics or labels, will drown in their noise, and what mends that.
+    """That votes, or shares of attributes, topics or labels, are below their noise, and what mends that.
 
     Formal guarantees:
         A function of N, B, the budget and the public number of clusters, values, topics or labels.
@@ -203,11 +203,14 @@ def _faint(
     if not noise:
         return None
     if votes is not None and votes.of == "votes" and system.name != "topics" and system.learns != "label":
-        each, fewer = num_units / votes.clusters, int(num_units / CLEAR / noise)
-        ways = [f"resampling.clusters={fewer}"] if fewer >= 2 else []
-        told = f"{system.name}: votes are below the noise: {each:.2g} a cluster on average under noise of {noise:g}"
-        told += f": give {', or '.join([*ways, 'a smaller resampling.noise_multiplier'])}"
-        return None if each >= CLEAR * noise else told
+        each, clusters = num_units / votes.clusters, int(num_units / CLEAR / noise)
+        fewer = f"resampling.clusters={clusters}, or " if clusters >= 2 else ""
+        if each >= CLEAR * noise:
+            return None
+        return (
+            f"{system.name}: votes are below the noise: {each:.2g} a cluster on average under noise of {noise:g}: "
+            f"give {fewer}a smaller resampling.noise_multiplier"
+        )
     number, key = _bins(experiment, system)
     least = largest_noise(number) / num_units if number else 0.0
     if least * noise <= LARGE_SHARE:
