@@ -14,7 +14,7 @@ from commands.lightning.hardware import training_precision
 from commands.privacy.feature_extractors import embed
 from commands.run.norms import build
 from commands.run.reference import USUAL_LENGTH
-from commands.run.settings import Experiment, Topics, systems_of
+from commands.run.settings import Experiment, systems_of
 from commands.run.sources import public_turns, texts_of_topics
 from commands.run.training_plan import Readiness, trainings_of
 from commands.run.work import Work
@@ -73,7 +73,7 @@ def _tell_topics(experiment: Experiment, path: str) -> None:
     """The topics that public texts have by themselves, before ε is spent."""
     texts = [turn.utterance for turn in public_turns(experiment, path)]
     texts = texts[:: max(1, math.ceil(len(texts) / _OF_TOPICS))]
-    topics = experiment.topics or Topics()
+    topics = experiment.topic_settings
     number = min(topics.num_topics, len(set(texts)))
     names = (
         "; ".join(make_codebook([], texts, embed(texts, topics.encoder), number, "").names) if number > 1 else "none"

@@ -15,7 +15,7 @@ from commands.run.context import Run, Wanted, file_of
 from commands.run.counts import evolve, keep_saying, label_prompts, resample, rows, words
 from commands.run.samplings import annotate_private, predict, public_trees
 from commands.run.scores import evaluate, keep_best, report
-from commands.run.settings import Attributes, Experiment, Resampling, Topics, systems_of
+from commands.run.settings import Attributes, Experiment, Resampling, systems_of
 from commands.run.trainings import Shares, fit, fit_parser
 from commands.runs.steps import ANNOTATED, PUBLIC_TREES, Step, linked
 from commands.runs.systems import System
@@ -50,7 +50,7 @@ def by_attributes(run: Run, system: System) -> list[Step]:
 
 def by_topics(run: Run, system: System) -> list[Step]:
     """Return the steps of p(x) whose samples are resampled to DP shares of topics."""
-    topics = run.experiment.topics or Topics()
+    topics = run.experiment.topic_settings
     return [fit(run, system, "one_stage", topics), *_utterances(run, system, "one_stage", None, topics)]
 
 
@@ -129,7 +129,7 @@ def draw(experiment: Experiment, folder: Path, system: System, number: int, want
     num_samples = wanted.num * (wanted.oversample if wanted.words else 1)
     changed = replace(experiment, num_samples=num_samples, seed=seed)
     if wanted.topic is not None:
-        changed = replace(changed, topics=replace(experiment.topics or Topics(), oversample=wanted.oversample))
+        changed = replace(changed, topics=replace(experiment.topic_settings, oversample=wanted.oversample))
     run = replace(Run.make(changed, folder), draw=number, wanted=wanted)
     own = run.of(system)
     kept = [step for step in _recipe(system)(own, system) if step.kind != "fit"]

@@ -18,7 +18,7 @@ from commands.run.context import Wanted
 from commands.run.execute import minutes, run_here
 from commands.run.experiment import load, save
 from commands.run.recipes import draw as draw_steps
-from commands.run.settings import Experiment, Topics, systems_of
+from commands.run.settings import Experiment, systems_of
 from commands.runs import systems
 from commands.runs.manifest import Manifest
 from commands.runs.manifest_writer import declare, refuse_old
@@ -260,7 +260,7 @@ def _seconds(experiment: Experiment, run: Path, system: System, wanted: Wanted) 
     seconds = sum(one["synthetic/num_samples"] / one["synthetic/samples_per_second"] for one in paces)
     times = wanted.num * wanted.oversample / num_samples
     if wanted.topic is not None:
-        times /= (experiment.topics or Topics()).oversample
+        times /= experiment.topic_settings.oversample
     return float(seconds * times)
 
 

@@ -272,6 +272,11 @@ class Experiment:
         return self.words if is_counted else None
 
     @property
+    def topic_settings(self) -> Topics:
+        """How the system ``topics`` works."""
+        return self.topics or Topics()
+
+    @property
     def evolving(self) -> Evolution:
         """How the system ``evolution`` works."""
         return self.evolution or Evolution()

@@ -17,7 +17,7 @@ from commands.page.names import read_names
 from commands.page.supported import read_supported
 from commands.privacy.histogram import read_labels
 from commands.run.reference import foreign, over_long, unslotted
-from commands.run.settings import Experiment, Topics, systems_of
+from commands.run.settings import Experiment, systems_of
 from commands.runs.private_files import learnt_from, of_experiment
 from commands.runs.systems import BASE_MODEL, System
 from commands.runs.yaml_files import ROOT
@@ -191,7 +191,7 @@ def check_sources(experiment: Experiment) -> None:
     for is_needed, what, encoder in (
         ("label" in chosen, "candidates of the systems labels and attributes need", "minilm"),
         (counts == "votes", "resampling.of=votes needs", "" if resampling is None else resampling.encoder),
-        ("topics" in experiment.systems, "the system topics needs", (experiment.topics or Topics()).encoder),
+        ("topics" in experiment.systems, "the system topics needs", experiment.topic_settings.encoder),
         ("evolution" in experiment.systems, "the system evolution needs", experiment.evolving.encoder),
     ):
         if is_needed:
@@ -211,10 +211,11 @@ def read_sources(experiment: Experiment) -> Read:
     base = model.get("base_model") or BASE_MODEL
     is_over_long = over_long(base, model.get("max_length", MAX_LENGTH), model.get("task_prefix", True))
     rows = [row for row in files_of(experiment) if row.path is not None]
-    labels = read_labels(Path(path)) if (path := dict(row[:2] for row in rows).get("labels")) else None
+    labels = next((read_labels(Path(str(row.path))) for row in rows if row.field == "labels"), None)
     notes: list[str] = []
     num_units: dict[str, int] = {}
-    for row in {str(row[1:]): row for row in rows if row.is_read and (learns or row.kind != "train")}.values():
+    read = {str(row[1:]): row for row in rows if row.is_read and (learns or row.kind != "train")}
+    for row in read.values():  # a file that two fields name is read once
         is_train = row.kind == "train"
         checked = check(
             str(row.path),
@@ -258,7 +259,7 @@ def _on_settings(experiment: Experiment) -> list[str]:
     if experiment.reference is not None and slots is not None and has_trees:
         notes += unslotted(public_turns(experiment, experiment.reference)[:_TURNS], slot_table(slots))
     if "topics" in experiment.systems:
-        settings, texts = experiment.topics or Topics(), texts_of_topics(experiment)
+        settings, texts = experiment.topic_settings, texts_of_topics(experiment)
         known = 0 if texts is None else len({turn.utterance for turn in public_turns(experiment, texts)})
         if (found := known + experiment.num_samples * settings.oversample) < settings.num_topics:
             raise UserError(
@@ -299,7 +300,7 @@ def texts_of_topics(experiment: Experiment) -> str | None:
     """Return the public file that topics are made of, if any are."""
     if "topics" not in experiment.systems:
         return None
-    return (experiment.topics or Topics()).public_texts(experiment.reference)
+    return experiment.topic_settings.public_texts(experiment.reference)
 
 
 def _check_public_parser(experiment: Experiment) -> None:

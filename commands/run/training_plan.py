@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from commands.privacy.histogram import read_labels
-from commands.run.settings import Attributes, Experiment, Topics
+from commands.run.settings import Attributes, Experiment
 from commands.runs.stage_config import StageConfig
 from commands.runs.steps import Step
 from commands.runs.systems import System
@@ -247,7 +247,7 @@ def _sigma(privacy: PrivacyArguments, noise: float, num_units: int, batch_size: 
 def _bins(experiment: Experiment, system: System) -> tuple[int, str]:
     """How many topics or labels a system counts, and the key of their noise."""
     if system.name == "topics":
-        return (experiment.topics or Topics()).num_topics, "topics.noise_multiplier"
+        return experiment.topic_settings.num_topics, "topics.noise_multiplier"
     if system.learns == "label" and experiment.labels and Path(experiment.labels).is_file():
         return len(read_labels(Path(experiment.labels))), f"stages.{system.name}.privacy.histogram_noise_multiplier"
     return 0, ""
