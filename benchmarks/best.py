@@ -29,7 +29,7 @@ from commands.privacy.feature_extractors import embed
 from commands.quality.evaluate import read_synthetic
 from commands.quality.judges import judges_of
 from commands.run.code_copy import version
-from commands.runs.system import BASE_MODEL
+from commands.runs.systems import BASE_MODEL
 from datamodules.reading.example import Example
 from datamodules.reading.examples import read_examples
 from doppel.files import write_json_lines

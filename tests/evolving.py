@@ -17,7 +17,7 @@ from commands.privacy import evolve
 from commands.run import launch
 from commands.run.experiment import load
 from commands.run.slurm import load_site
-from commands.runs.manifest import enter
+from commands.runs.manifest_writer import enter
 from doppel.grammar import generate
 from doppel.privacy.ledger import Ledger
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from commands.runs.manifest import declare, enter
+from commands.runs.manifest_writer import declare, enter
 from commands.runs.steps import File, Role, Step
 from commands.runs.systems import system
 from doppel.files import sha256_of

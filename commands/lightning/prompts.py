@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from commands.runs.manifest import FILE, Manifest, ManifestError
+from commands.runs.manifest import Manifest
 from commands.runs.steps import RELEASED, Role
 from datamodules.data_module import is_disclosable
 from datamodules.guards.overlap import Source, refuse_private
 from datamodules.reading.columns import Columns, reference_columns
 from doppel.errors import DataError, UserError
-from doppel.files import run_of
+from doppel.files import MANIFEST, run_of
 
 #: Roles of lines that a model wrote, or that were drawn from such or by released shares.
 PROMPTS: tuple[Role, ...] = ("prompts", "candidates", "pool", *RELEASED)
@@ -74,11 +74,11 @@ def why_not_released(path: str, roles: tuple[Role, ...]) -> str | None:
     """Return why a file is no release of a run; None where it is."""
     file = Path(path).resolve()
     run = run_of(file)
-    if not (run / FILE).is_file() or not file.is_file():
-        return f"no {FILE} of a run stands above it"
+    if not (run / MANIFEST).is_file() or not file.is_file():
+        return f"no {MANIFEST} of a run stands above it"
     try:
         manifest = Manifest.read(run)
-    except ManifestError as error:
+    except UserError as error:
         return str(error)
     entry = manifest.files.get(os.path.relpath(file, run))
     if entry is None:

@@ -12,7 +12,7 @@ from typing import Any
 from commands.privacy.coverage import covered_summary
 from commands.privacy.verify import card, write_card
 from commands.quality import run_numbers
-from commands.runs.manifest import enter_report
+from commands.runs.manifest_writer import enter_report
 from commands.runs.run_record import RunRecord
 from commands.runs.systems import in_order, main_of
 from commands.runs.yaml_files import public_names

@@ -83,9 +83,8 @@ class Evolution:
             raise UserError("evolution.clusters is at least 2, and without per_label")
 
     @classmethod
-    def of(cls, values: Any) -> Evolution:
+    def of(cls, **fields: Any) -> Evolution:
         """Build the settings from what the parser of experiments has read."""
-        fields = dict(vars(values))
         for name, part in (("wording", Wording), ("limits", Limits)):
             if fields.get(name) is not None:
                 fields[name] = part(**vars(fields[name]))
@@ -95,6 +94,11 @@ class Evolution:
     def is_server(self) -> bool:
         """Whether the generator is a server."""
         return self.generator.startswith(("http://", "https://"))
+
+    @property
+    def generator_folder(self) -> str | None:
+        """The folder of the generator; None where it is the grammar or a server."""
+        return None if self.generator == GRAMMAR or self.is_server else self.generator
 
     @property
     def words(self) -> Wording:

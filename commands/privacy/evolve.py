@@ -157,7 +157,7 @@ def note_origins(settings: Evolution, ledger: Ledger, scope: str) -> None:
     Raises:
         UserError: It learnt without privacy from what nobody declared public, or its card tells of other weights.
     """
-    if settings.generator == GRAMMAR or settings.is_server:
+    if settings.generator_folder is None:
         return
     for origin in (origins := origins_of(Path(expand_path(settings.generator)))):
         if origin["private"] is None and origin["is_public"] is False:

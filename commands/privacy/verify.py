@@ -20,12 +20,12 @@ from commands.privacy.coverage import (
 )
 from commands.privacy.evolution_settings import generator_of
 from commands.privacy.rows_card import check_rows
-from commands.runs.manifest import FILE, REPORTS, Entry
+from commands.runs.manifest import REPORTS, Entry
 from commands.runs.run_record import RunRecord
 from commands.runs.steps import RELEASED
 from doppel.console.collection import no_collection
 from doppel.errors import UserError
-from doppel.files import sha256_of, write_json, write_text
+from doppel.files import MANIFEST, sha256_of, write_json, write_text
 
 CARD = "privacy_card"
 _LIBRARIES = {"pld": "dp-accounting", "rdp": "dp-accounting", "prv": "opacus"}
@@ -141,7 +141,7 @@ def card(record: RunRecord, *, renews: bool = False) -> dict[str, Any]:
         "not_covered": not_covered,
         "not_checked": _not_checked(record),
         **_OF_EVERY_RUN,
-        "sha256": {path.name: sha256_of(path) for path in (ledger.path, record.folder / FILE) if path.is_file()},
+        "sha256": {path.name: sha256_of(path) for path in (ledger.path, record.folder / MANIFEST) if path.is_file()},
     }
     return {**content, "registry_entry": None if reasons else _registry_entry(content, summary)}
 

@@ -14,7 +14,7 @@ from commands.quality.measures import OWN_BASE
 from commands.runs.private_files import run_folders
 from commands.runs.run_record import RunRecord
 from commands.runs.stage_config import StageConfig
-from commands.runs.system import BASE_MODEL
+from commands.runs.systems import BASE_MODEL
 from doppel.made_models import LARGER, how_to_make
 from doppel.privacy.card import origins_of
 

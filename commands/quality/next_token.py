@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 from commands.lightning.trained_model import place_of
-from commands.runs.system import BASE_MODEL
+from commands.runs.systems import BASE_MODEL
 
 
 def next_token_metrics(

@@ -18,7 +18,7 @@ from commands.run.samplings import annotate, annotate_private
 from commands.run.settings import Adaptation, systems_of
 from commands.run.trainings import fit_parser
 from commands.runs.steps import ANNOTATED, PRIVATE_PARTS, File, Step
-from commands.runs.system import System
+from commands.runs.systems import System
 from commands.runs.yaml_files import Settings
 
 _SPLIT = ("train", "missing", "test", "test_share", "public_share", "by")

@@ -11,17 +11,13 @@ from typing import Any
 from commands.run.settings import DERIVED, Experiment, systems_of
 from commands.runs.manifest import Manifest
 from commands.runs.sections import SECTIONS
-from commands.runs.system import MODEL_FILES
-from commands.runs.systems import SYSTEMS, USUAL
+from commands.runs.systems import MODEL_FILES, SYSTEMS, USUAL
 from commands.runs.yaml_files import differences
 from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
 from doppel.evolution.votes import NoisyVotes
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import USUAL_RATE
-
-#: Former name of a system and its stage → its name.
-RENAMED = {"domain": "labels"}
 
 #: Folders of a run that are no system's.
 _FOLDERS = ("annotate_private", "code", "configs", "data", "report", "slurm")
@@ -66,9 +62,6 @@ def _sections(experiment: Experiment) -> Iterator[str]:
 
 def _names(experiment: Experiment) -> Iterator[str]:
     """Names of systems and stages that are none."""
-    for field in ("systems", "variants", "stages", "epochs"):
-        for name in RENAMED.keys() & set(getattr(experiment, field)):
-            yield f"{field} names {name!r}, which is called {RENAMED[name]!r}: write that"
     for name in [*experiment.systems, *experiment.variants]:
         if re.fullmatch(r"[A-Za-z0-9_][\w.-]*", name) is None:  # folders and files are called after it
             yield f"a system is called {name!r}: take letters, digits, _, . and - alone"
@@ -132,7 +125,7 @@ def _contradictions(experiment: Experiment) -> Iterator[str]:
         f"write_parses is for data.train_path, and variants.{own_file} has a train_path of its own: leave one of them "
         "out": experiment.write_parses and own_file is not None,
         f"systems is {experiment.systems}: name one that is sampled too, such as {USUAL[-1]}": (
-            is_adaptation and not any(used.learns for used in systems_of(experiment))
+            is_adaptation and not any(system.learns for system in systems_of(experiment))
         ),
     }
     yield from (refusal for refusal, is_so in table.items() if is_so)
@@ -142,26 +135,26 @@ def _systems(experiment: Experiment) -> Iterator[str]:
     """Systems that nothing describes."""
     known = [*(name for name, system in SYSTEMS.items() if system.learns), *experiment.variants]
     others = f"name others in systems ({', '.join(known)})"
-    for place, used in enumerate(systems_of(experiment)):
+    for place, system in enumerate(systems_of(experiment)):
         ways = {
             "": (True, ""),
             "labels": (experiment.labels is not None, "labels"),
             "attributes": (experiment.attributes is not None, "attributes.schema"),
             "adaptation": (experiment.adaptation is not None, "adaptation"),
-            "stages": (used.name in experiment.stages, f"stages.{used.name}"),
-            "variants": (used.name in experiment.variants, f"variants.{used.name}"),
+            "stages": (system.name in experiment.stages, f"stages.{system.name}"),
+            "variants": (system.name in experiment.variants, f"variants.{system.name}"),
         }
-        is_there, what = ways[used.needs]
-        if not is_there and used.needs == "variants":
+        is_there, what = ways[system.needs]
+        if not is_there and system.needs == "variants":
             called = {system.label: name for name, system in SYSTEMS.items()} | {name: name for name in known}
-            nearest = difflib.get_close_matches(used.name, called, n=1)
+            nearest = difflib.get_close_matches(system.name, called, n=1)
             hint = f"did you mean {called[nearest[0]]}?" if nearest else f"there are {', '.join(known)}"
-            yield f"there is no system {used.name!r}, nor {what}: {hint}"
+            yield f"there is no system {system.name!r}, nor {what}: {hint}"
         elif not is_there:
             way = "give labels=labels.txt, a public list of one a line, or " if what == "labels" else ""
-            yield f"there is no {what}, which the system {used.name} needs: {way}{others}"
-        if used.models_of is not None and used.scope not in experiment.systems[:place]:
-            yield f"{used.name} samples from the models of {used.scope}: name {used.scope} before it"
+            yield f"there is no {what}, which the system {system.name} needs: {way}{others}"
+        if system.models_of is not None and system.scope not in experiment.systems[:place]:
+            yield f"{system.name} samples from the models of {system.scope}: name {system.scope} before it"
 
 
 def refuse_to_mix(run: Path, old: Experiment, new: Experiment) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 
 from commands.run.execute import minutes
-from commands.run.forecast import trainings_of
 from commands.run.settings import systems_of
+from commands.run.training_plan import trainings_of
 from commands.run.work import Work
 from commands.runs.run_record import RunRecord
 from doppel.console.say import program, say
@@ -23,12 +23,12 @@ def tell_result(work: Work, seconds: float, is_verbose: bool = False) -> None:
     for step in work.steps if is_verbose else []:
         if step.kind == "fit":
             say(f"   model    {work.run / str(step.folder) / 'checkpoints' / 'last.ckpt'}")
-    for used in systems_of(work.experiment):
-        if used.learns:
-            epsilon = spent.get(used.scope, {}).get("epsilon")
+    for system in systems_of(work.experiment):
+        if system.learns:
+            epsilon = spent.get(system.scope, {}).get("epsilon")
             cost = "NOT PRIVATE" if epsilon is None else f"ε {epsilon:.4g}"
-            say(f"   samples  {work.run / used.name / 'samples.jsonl'} ({used.name}, {cost})")
-            for sentence in sampling_warnings(record, used.name):
+            say(f"   samples  {work.run / system.name / 'samples.jsonl'} ({system.name}, {cost})")
+            for sentence in sampling_warnings(record, system.name):
                 say(f"   warning  {sentence}")
     if (work.run / "report.html").is_file():
         say(f"   page     {work.run / 'report.html'}")
@@ -42,7 +42,7 @@ def tell_result(work: Work, seconds: float, is_verbose: bool = False) -> None:
 def next_commands(work: Work) -> list[list[str]]:
     """Return commands for what people do with a finished run, each as it can be copied."""
     run = work.run
-    trained = [str(step.folder) for used in systems_of(work.experiment) for step in trainings_of(used, work.steps)]
+    trained = [str(step.folder) for system in systems_of(work.experiment) for step in trainings_of(system, work.steps)]
     words = [["page", str(run)]] if (run / "report.html").is_file() else []
     if work.experiment.is_private:
         words.append(["verify", str(run)])

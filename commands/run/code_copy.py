@@ -19,14 +19,10 @@ _CODE = (".py", ".sh", ".sbatch", ".yaml")
 def copy_code(folder: Path, site: Site) -> bool:
     """Copy the code, so that a job that waits or is requeued runs what was submitted.
 
-    Weights (models/) and data stay where they are.
-
-    Args:
-        folder: Where to; what is there already is kept.
-        site: The cluster, which tasks of an array read there.
+    Weights (models/) and data stay where they are. The site goes along: tasks of an array read it there.
 
     Returns:
-        Whether it was copied now.
+        Whether it was copied now; a folder that is there already is kept.
     """
     if folder.is_dir():
         say(f"── code: {folder} is kept, for the run began with it; delete the folder to go on with the present code")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from commands.run.settings import DERIVED, Experiment
 from commands.runs.steps import ANNOTATED, PRIVATE_PARTS, File, Role, Step
-from commands.runs.system import System
+from commands.runs.systems import System
 from commands.runs.yaml_files import ROOT, Settings, absolute, fill_in, read_yaml
 from datamodules.reading.columns import Columns
 from doppel.errors import UserError
@@ -113,6 +113,12 @@ class Run:
     def paid_by(self, system: System, *stages: str) -> list[str]:
         """Return the mechanisms that pay for a step with private input, by their ledger names; none without privacy."""
         return [f"{system.scope}/{stage}" for stage in stages] if self.experiment.is_private else []
+
+    def budget(self, system: System) -> Settings:
+        """Return the privacy arguments of all that a system spends: its ε, its scope and what words of it cost."""
+        counted = self.experiment.counted_words
+        words = {} if counted is None else {"words_noise_multiplier": counted.noise_multiplier}
+        return {"target_epsilon": self.experiment.epsilon, "scope": system.scope, **words}
 
     def checkpoint(self, folder: str) -> str:
         """Return the checkpoint that a training of the run leaves."""

@@ -8,16 +8,13 @@ Formal guarantees:
 from __future__ import annotations
 
 import dataclasses
-from typing import cast
 
-from commands.privacy.evolution_settings import GRAMMAR
 from commands.run.context import Run, file_of
 from commands.run.settings import Attributes, Topics
 from commands.run.trainings import Shares, redaction_files
 from commands.runs.steps import File, Role, Step
-from commands.runs.system import System
+from commands.runs.systems import System
 from commands.runs.yaml_files import Settings
-from doppel.errors import UserError
 
 #: What of the sections ``data`` and ``privacy`` concerns votes, and the noise of the labels' shares unless it is given.
 _ROWS = ("train_path", "unit", "columns", "keep_function", "keep_share", "limit_train_units", "redact")
@@ -30,51 +27,27 @@ WORDS = "words.json"
 _ROWS_FILE = "rows.csv"
 
 
-def histogram(run: Run, system: System, stage: str) -> Step:
-    """Prompts of a model of labels, from a noised histogram of the private ones."""
+def label_prompts(run: Run, system: System, stage: str, attributes: Attributes | None = None) -> Step:
+    """Prompts of a model: labels, by a noised histogram of the private ones, or attributes, by noised marginals."""
     experiment, prompts, model = run.experiment, run.at("labels.jsonl"), f"{system.scope}/{stage}"
-    shares = _shares(run, f"{system.name}/labels.histogram.json", system)
+    if attributes is None:
+        name, command, option, file, public = "histogram", "histogram", "shares", "histogram.json", experiment.labels
+    else:
+        name, command, option, file, public = "marginals", "attributes", "releases", "releases.jsonl", attributes.schema
+    released = _shares(run, f"{system.name}/labels.{file}", system)
     releases = run.draw == 1
     train = run.private_file if releases else None
-    again = {} if releases else {"shares": run.folder / shares.path, "only": run.wanted.only}
-    options = {"out": run.folder / prompts, "num_samples": experiment.num_samples, "labels": experiment.labels}
+    again = {} if releases else {option: run.folder / released.path, "only": run.wanted.only}
+    options = {"out": run.folder / prompts, "num_samples": experiment.num_samples, "seed": experiment.seed, **again}
+    options |= {"labels": experiment.labels} if attributes is None else {}
     return run.step(
-        "histogram",
-        "histogram",
-        {"stage_dir": run.folder / model, **_exact(run), **options, **again, "seed": experiment.seed},
-        writes=[file_of(system, prompts, "prompts"), *([shares] if releases else [])],
-        reads=[
-            run.checkpoint(model),
-            *([] if releases else [shares.path]),
-            experiment.labels,
-            train,
-        ],
-        protected=[train],
-        mechanisms=run.paid_by(system, "histogram") if releases and not run.is_exact else (),
-    )
-
-
-def marginals(run: Run, system: System, stage: str, attributes: Attributes) -> Step:
-    """Prompts of a model of attributes, from noised marginals of the private table of them."""
-    experiment, prompts, model = run.experiment, run.at("labels.jsonl"), f"{system.scope}/{stage}"
-    released = _shares(run, f"{system.name}/labels.releases.jsonl", system)
-    releases = run.draw == 1
-    train = run.private_file if releases else None
-    again = {} if releases else {"releases": run.folder / released.path, "only": run.wanted.only}
-    options = {"out": run.folder / prompts, "num_samples": experiment.num_samples, **again, "seed": experiment.seed}
-    return run.step(
-        "marginals",
-        "attributes",
+        name,
+        command,
         {"stage_dir": run.folder / model, **_exact(run), **options},
         writes=[file_of(system, prompts, "prompts"), *([released] if releases else [])],
-        reads=[
-            run.checkpoint(model),
-            *([] if releases else [released.path]),
-            attributes.schema,
-            train,
-        ],
+        reads=[run.checkpoint(model), *([] if releases else [released.path]), public, train],
         protected=[train],
-        mechanisms=run.paid_by(system, "marginals") if releases and not run.is_exact else (),
+        mechanisms=run.paid_by(system, name) if releases and not run.is_exact else (),
     )
 
 
@@ -124,14 +97,16 @@ def rows(run: Run, system: System, attributes: Attributes) -> Step:
         privacy |= {"histogram_share": attributes.share}
     ranked, hidden = redaction_files(data)
     out = run.at(_ROWS_FILE)
-    released = [(f"{out}.releases.jsonl", "metrics"), (f"{out}.card.json", "metrics")] if privacy is not None else []
-    files = [(out, "prompts" if privacy is not None else "private"), *released]
+    released = [f"{out}.releases.jsonl", f"{out}.card.json"] if privacy is not None else []
     options = {"schema": attributes.schema, "num_rows": experiment.num_samples, "data": data, "privacy": privacy}
     return run.step(
         "rows",
         "rows",
         {"out": run.folder / out, **options, "seed": experiment.seed},
-        writes=[file_of(system, path, cast("Role", role)) for path, role in files],
+        writes=[
+            file_of(system, out, "private" if privacy is None else "prompts"),
+            *(file_of(system, path, "metrics") for path in released),
+        ],
         reads=[data.get("train_path"), attributes.schema, *ranked, hidden],
         protected=[data.get("train_path"), hidden],
         mechanisms=run.paid_by(system, "marginals"),
@@ -139,14 +114,8 @@ def rows(run: Run, system: System, attributes: Attributes) -> Step:
 
 
 def evolve(run: Run, system: System) -> Step:
-    """Samples that a public model writes and private votes choose; no model is trained.
-
-    Raises:
-        UserError: A later draw is asked for: it would need votes of its own.
-    """
+    """Samples that a public model writes and private votes choose; no model is trained."""
     experiment, settings = run.experiment, run.experiment.evolving
-    if run.draw > 1:
-        raise UserError("evolution has no model to sample from: more samples need more votes, which spend on top")
     data, privacy = _voters(run), _budget(run, system)
     if privacy is not None and settings.per_label:
         given = experiment.privacy
@@ -156,7 +125,6 @@ def evolve(run: Run, system: System) -> Step:
     ranked, hidden = redaction_files(data)
     if settings.measures_rows:
         settings = dataclasses.replace(settings, rows=str(run.folder / run.at(_ROWS_FILE)))
-    is_folder = settings.generator != GRAMMAR and not settings.is_server
     labels = experiment.labels if settings.per_label else None
     return run.step(
         "evolve",
@@ -183,7 +151,7 @@ def evolve(run: Run, system: System) -> Step:
             settings.rows,
             settings.examples,
             experiment.reference,
-            settings.generator if is_folder else None,
+            settings.generator_folder,
             *ranked,
             hidden,
         ],
@@ -243,9 +211,7 @@ def _budget(run: Run, system: System) -> Settings | None:
     if not run.experiment.is_private:
         return None
     given = {name: value for name, value in run.experiment.privacy.items() if name in _BUDGET}
-    counted = run.experiment.counted_words
-    words = {} if counted is None else {"words_noise_multiplier": counted.noise_multiplier}
-    return {**given, "target_epsilon": run.experiment.epsilon, "scope": system.scope, **words}
+    return {**given, **run.budget(system)}
 
 
 def _shares(run: Run, path: str, system: System) -> File:

@@ -12,11 +12,11 @@ from torch.utils.benchmark import Timer
 
 from commands.lightning.hardware import training_precision
 from commands.privacy.feature_extractors import embed
-from commands.run.forecast import Readiness, trainings_of
 from commands.run.norms import build
 from commands.run.reference import USUAL_LENGTH
-from commands.run.settings import Experiment, Topics, systems_of
+from commands.run.settings import Experiment, systems_of
 from commands.run.sources import public_turns, texts_of_topics
+from commands.run.training_plan import Readiness, trainings_of
 from commands.run.work import Work
 from commands.runs.steps import Step
 from datamodules.batches.encoded import encode_examples
@@ -39,20 +39,15 @@ _MANY_WEIGHTS = 30e6
 
 
 def tell_ready(work: Work, found: Mapping[str, Readiness | Outlook]) -> None:
-    """Print what each system would do, and about how long its trainings would take on this machine.
-
-    Args:
-        work: What is to be done.
-        found: As :func:`commands.run.advice.check_data` has it.
-    """
+    """Print what each system would do, as :func:`commands.run.preflight.check_data` has it, and about for how long."""
     experiment = work.experiment
-    for used in systems_of(experiment):
-        ready, trainings = found.get(used.name), trainings_of(used, work.waiting)
+    for system in systems_of(experiment):
+        ready, trainings = found.get(system.name), trainings_of(system, work.waiting)
         if isinstance(ready, Outlook):
             noise = "NOT PRIVATE" if ready.noise_multiplier is None else f"σ {ready.noise_multiplier:.3f}"
             unit, texts = experiment.data.get("unit") or "utterance", experiment.evolving
             say(
-                f"ready: {used.name}, {ready.num_units:,} {unit}s, {noise}, {ready.text}; "
+                f"ready: {system.name}, {ready.num_units:,} {unit}s, {noise}, {ready.text}; "
                 f"at most {texts.questions(experiment.num_samples):,} texts are written"
             )
         elif trainings and ready is not None:
@@ -63,13 +58,13 @@ def tell_ready(work: Work, found: Mapping[str, Readiness | Outlook]) -> None:
                 say(f"   effort={experiment.effort}: effort=1 takes 1/{experiment.effort} of the time, with more noise")
             if num_trained > _MANY_WEIGHTS:
                 say(
-                    f"   warning  {used.name} trains {num_trained / 1e6:.0f} million weights, each with its "
+                    f"   warning  {system.name} trains {num_trained / 1e6:.0f} million weights, each with its "
                     "gradient, noise and means of the optimiser: take LoRA (--set model.lora.rank=8), which "
                     "take a hundredth of that"
                 )
         else:
             why = " (how many units it has shows when it runs)" if trainings else ": nothing is left to train"
-            say(f"ready: {used.name}{why}")
+            say(f"ready: {system.name}{why}")
     if (texts := texts_of_topics(experiment)) is not None:
         _tell_topics(experiment, texts)
 
@@ -78,7 +73,7 @@ def _tell_topics(experiment: Experiment, path: str) -> None:
     """The topics that public texts have by themselves, before ε is spent."""
     texts = [turn.utterance for turn in public_turns(experiment, path)]
     texts = texts[:: max(1, math.ceil(len(texts) / _OF_TOPICS))]
-    topics = experiment.topics or Topics()
+    topics = experiment.topic_settings
     number = min(topics.num_topics, len(set(texts)))
     names = (
         "; ".join(make_codebook([], texts, embed(texts, topics.encoder), number, "").names) if number > 1 else "none"
@@ -99,9 +94,8 @@ def forecast(num_units: int, trainings: Iterable[Step], experiment: Experiment) 
         work = (4 * size + 2 * trained) * num_units * float(trainer.get("max_epochs", 1))
         rows, most, least = _DEVICES[model.device.type]
         left = torch.randn(rows, model.model.config.hidden_size, device=model.device)
-        seconds = (
-            work * _tokens(model.text_format, experiment) / _rate(left, str(trainer.get("precision") or "32-true"))
-        )
+        rate = _rate(left, str(trainer.get("precision") or "32-true"))
+        seconds = work * _tokens(model.text_format, experiment) / rate
         shortest, longest, largest = shortest + seconds / most, longest + seconds / least, max(largest, trained)
     return shortest, longest, largest
 
@@ -111,12 +105,10 @@ def _tokens(text_format: TextFormat, experiment: Experiment) -> float:
     columns = ReferenceColumns.from_config(experiment.data)
     for path in filter(None, (experiment.reference, _EMBEDDED)):
         with suppress(DataError):  # a column that the model needs is not there
-            places = islice(
-                place_examples(expand_path(path), "utterance", needs=text_format.needs, columns=columns), _TURNS
-            )
-            if turns := [
-                at.turn for at in places if at.turn and all(getattr(at.turn, name) for name in text_format.needs)
-            ]:
+            places = place_examples(expand_path(path), "utterance", needs=text_format.needs, columns=columns)
+            turns = [at.turn for at in islice(places, _TURNS) if at.turn is not None]
+            turns = [turn for turn in turns if all(getattr(turn, name) for name in text_format.needs)]
+            if turns:
                 return float(encode_examples(turns, text_format, truncate=True).lengths.mean())
     return USUAL_LENGTH
 

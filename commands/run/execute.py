@@ -17,9 +17,10 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from commands.run.forks import Forked
-from commands.runs.manifest import enter
+from commands.runs.manifest_writer import enter
 from commands.runs.steps import Step
 from commands.runs.yaml_files import PLACE, ROOT
+from doppel.console.ledger import FILE_NAME
 from doppel.console.parent import VARIABLE
 from doppel.console.say import say
 from doppel.errors import UserError
@@ -36,12 +37,6 @@ _WHAT_OF = {"resample": "counting and drawing", "attributes": "counting and draw
 
 def run_here(run: Path, steps: Sequence[Step], python: str = sys.executable, is_verbose: bool = False) -> int:
     """Run each step that has no mark in ``RUN/.done``, and say how long it took and what is left.
-
-    Args:
-        run: The run folder.
-        steps: In an order in which they can be run.
-        python: The interpreter of the commands.
-        is_verbose: Whether metrics and report print their tables too.
 
     Returns:
         Exit status: 0, or that of the first step that did not end well.
@@ -63,9 +58,8 @@ def run_here(run: Path, steps: Sequence[Step], python: str = sys.executable, is_
         # metrics and the report are told by the last lines of the run
         is_told = is_verbose or step.command == "evolve" or (step.kind != "metrics" and step.name != "report")
         command = [python, str(ROOT / "cli.py"), *step.words(run)]
-        stdout = None if is_told else subprocess.DEVNULL
         with nullcontext() if step.kind in ("fit", "predict") else telling_the_time(step.name):
-            status = run_stage(step.kind, marks[step.name], command, PLACE, stdout, is_worth_it)
+            status = run_stage(step.kind, marks[step.name], command, PLACE, not is_told, is_worth_it)
         if status:
             why = {75: "was preempted", 130: "was interrupted"}.get(status, f"failed with status {status}")
             sys.stderr.write(f"error: {step.name} {why}, see above; the same command resumes there\n")
@@ -81,23 +75,23 @@ def run_stage(
     mark: Path | None,
     command: Sequence[str],
     cwd: Path | None = None,
-    stdout: int | None = None,
+    is_quiet: bool = False,
     is_forked: bool = False,
 ) -> int:
     """Run a command unless its mark says that it is done; write down there how many seconds it took.
 
     What the stage has left is entered into the run's manifest before that
-    (:func:`~commands.runs.manifest.enter`), by this process alone, however many tasks the command had.
+    (:func:`~commands.runs.manifest_writer.enter`), by this process alone, however many tasks the command had.
 
     A fit goes on from the last checkpoint of its ``--run_dir``, if there is one: decided now, so that a requeued job
     resumes. In a job, fit and predict run under srun, a task for each device.
 
     Args:
-        kind: As :class:`~commands.runs.steps.Step` has it.
+        kind: Of the step.
         mark: RUN/.done/NAME; None runs the command every time.
-        command: Words of the command.
+        command: Its words.
         cwd: Where it runs.
-        stdout: Where its output goes, in place of this process's.
+        is_quiet: Whether its standard output is thrown away.
         is_forked: Whether it is forked with its imports done, in place of a new interpreter of ``cli.py``.
 
     Returns:
@@ -128,12 +122,13 @@ def run_stage(
     process: Forked | subprocess.Popen[bytes] | None = None
     try:
         if is_forked:
-            process = Forked(words[1:], cwd, is_quiet=stdout == subprocess.DEVNULL)
+            process = Forked(words[1:], cwd, is_quiet)
             process.start()
         else:
             environment = {**os.environ, "DOPPEL_RUN": "1"}
             if "SLURM_JOB_ID" not in os.environ:  # a job ends all that it started, and some of it saves first
                 environment[VARIABLE] = str(os.getpid())
+            stdout = subprocess.DEVNULL if is_quiet else None
             process = subprocess.Popen([*launch, *words], cwd=cwd, stdout=stdout, env=environment)
         end = process.terminate
         signal.signal(signal.SIGTERM, lambda *_: end())  # whoever ends this ends the command
@@ -193,7 +188,7 @@ class _Failures:
 
     def __init__(self, words: Sequence[str]) -> None:
         run_dir = Path(words[words.index("--run_dir") + 1])
-        self._file, self._ledger = run_dir / ".failed", Ledger(run_of(run_dir) / "ledger.jsonl").path
+        self._file, self._ledger = run_dir / ".failed", Ledger(run_of(run_dir) / FILE_NAME).path
         last = run_dir / "checkpoints" / "last.ckpt"
         config = Path(words[words.index("--config") + 1]).read_bytes() if "--config" in words else b""
         content = config + (last.resolve().name if last.exists() else "").encode()

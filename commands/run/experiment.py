@@ -13,9 +13,9 @@ from typing import Any
 from commands.privacy.evolution_settings import Evolution
 from commands.run.checks import check
 from commands.run.settings import Adaptation, Attributes, Experiment, Resampling, Topics, Words
-from commands.runs.sections import SECTIONS, with_sections
+from commands.runs.sections import SECTIONS, read_experiment, with_sections
 from commands.runs.systems import USUAL
-from commands.runs.yaml_files import ROOT, absolute, build, dump, fill_in, listed, merge, read_yaml
+from commands.runs.yaml_files import ROOT, absolute, build, dump, fill_in, listed, merge
 from datamodules.guards.redaction import Redaction
 from doppel.errors import UserError
 from doppel.privacy.spec import PrivacyArguments
@@ -28,6 +28,16 @@ _NUMBERS = {
 }
 #: Fields whose keys are those of other places, which check them.
 _MAPPINGS = (*SECTIONS, "stages", "variants", "at_epsilon", "epochs", "environment")
+#: Fields that are settings of their own.
+_PARTS: dict[str, Callable[..., Any]] = {
+    "adaptation": Adaptation,
+    "resampling": Resampling,
+    "topics": Topics,
+    "words": Words,
+    "attributes": Attributes,
+    "evolution": Evolution.of,
+    "redact": Redaction,
+}
 
 
 def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
@@ -53,7 +63,7 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
         for word in reversed(words):
             value = {word: value}
         nested = merge(nested, value)
-    epsilon = nested.get("epsilon", content.get("epsilon", 8.0))
+    epsilon = nested.get("epsilon", content.get("epsilon", Experiment.epsilon))
     for key, fields in (content.pop("at_epsilon", None) or {}).items():
         if _epsilon(key, path) == _epsilon(epsilon, path):
             content = merge(content, fields or {})
@@ -62,32 +72,23 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
         if not isinstance(section, dict):
             hint = "; `epsilon: inf` trains without privacy" if name == "privacy" else ""
             raise UserError(f"{name} is {section!r}: give keys with values{hint}", about="--set")
-    old = content.pop("overrides", None) or {}  # so runs kept what --set gave
-    content = merge(with_sections(with_sections(content, old), given), nested)
+    content = merge(with_sections(content, given), nested)
     if "epsilon" in content:
         content["epsilon"] = _epsilon(content["epsilon"], path)
-    named = {**(content.pop("environment", None) or {})}
-    content["environment"] = {name: os.environ.get(name, value) for name, value in named.items()}
+    variables = (content.get("environment") or {}).items()
+    content["environment"] = {name: os.environ.get(name, value) for name, value in variables}
     if content.get("systems") is not None:
         content["systems"] = [name.strip() for names in listed(content["systems"]) for name in str(names).split(",")]
     filled = absolute(fill_in(content, {**os.environ, **content["environment"]}, str(path)))
-    for sections in (filled, *_values(filled.get("stages")), *_values(filled.get("variants"))):
+    parts = [filled.get(field) for field in ("stages", "variants")]
+    for sections in (filled, *(part for named in parts if isinstance(named, dict) for part in named.values())):
         _make_numbers(sections, path)
     values = build(Experiment, filled, path, _MAPPINGS, said=nested)
     values["systems"] = values["systems"] or list(USUAL)
-    parts: dict[str, Callable[[Any], Any]] = {
-        "adaptation": lambda read: Adaptation(**vars(read)),
-        "resampling": lambda read: Resampling(**vars(read)),
-        "topics": lambda read: Topics(**vars(read)),
-        "words": lambda read: Words(**vars(read)),
-        "attributes": lambda read: Attributes(**vars(read)),
-        "evolution": Evolution.of,
-        "redact": lambda read: Redaction(**vars(read)),
-    }
-    for key, part in parts.items():
+    for key, part in _PARTS.items():
         if values[key] is not None:
             try:
-                values[key] = part(values[key])
+                values[key] = part(**vars(values[key]))
             except UserError as error:
                 raise UserError(str(error), about=path) from None
     experiment = Experiment(**values)
@@ -113,14 +114,10 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
         raise UserError(f"there is no experiment {path}: give a file such as configs/experiments/quickstart.yaml")
     if path in seen:
         raise UserError(f"{path} is based on itself")
-    content = read_yaml(path)
+    content = read_experiment(path)
     files = [path.parent / f"{base}.yaml" for base in listed(content.pop("base", []))]
     bases = [_read(file if file.is_file() else shipped(file.stem), (*seen, path)) for file in files]
     return merge(*bases, content)
-
-
-def _values(mapping: Any) -> list[Any]:
-    return list(mapping.values()) if isinstance(mapping, dict) else []
 
 
 def _make_numbers(sections: Any, path: Path) -> None:

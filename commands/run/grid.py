@@ -17,21 +17,16 @@ from doppel.errors import UserError
 Mode = Literal["local", "submit", "dry-run", "check"]
 
 
-def folder_name(point: Point) -> str:
-    """Name a combination by its values, ``epsilon=3,lr=0.002``: each field by its shortest unique ending."""
-    plain = {_last_words(name, point): re.sub(r"[^\w.+-]+", "-", str(v)).strip("-") for name, v in point.items()}
-    return ",".join(f"{name}={value}" for name, value in sorted(plain.items()))
-
-
 def name_points(points: Sequence[Point]) -> list[tuple[str, Point]]:
-    """Return the combinations of a grid with the names of their folders.
+    """Return the combinations of a grid by folder, ``epsilon=3,lr=0.002``: each field by its shortest unique ending.
 
     Raises:
         UserError: Two would share a folder.
     """
     named: dict[str, Point] = {}
     for point in points:
-        name = folder_name(point)
+        plain = {_last_words(key, point): re.sub(r"[^\w.+-]+", "-", str(v)).strip("-") for key, v in point.items()}
+        name = ",".join(f"{key}={value}" for key, value in sorted(plain.items()))
         if name in named:
             raise UserError(
                 f"--grid: {named[name]} and {point} would both be the run {name}: give each value once, and values "

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from commands.run.advice import check_configs, check_data, check_that_files_are_there
 from commands.run.code_copy import copy_code
 from commands.run.experiment import save
+from commands.run.preflight import check_configs, check_data, check_that_files_are_there
 from commands.run.slurm import Site, submit
 from commands.run.work import Work, write
 from commands.runs.steps import Step
@@ -48,17 +48,9 @@ def submit_run(work: Work, is_dry: bool) -> None:
 
 
 def submit_array(works: Mapping[str, Work], runs: Path, site: Site, is_dry: bool, check: bool) -> list[str]:
-    """Submit one array with a task for each run: a run has one task, and a task one run, so no folder is shared.
+    """Submit one array with a task for each run of a folder, by name, so that no two share one; a line for each task.
 
-    Args:
-        works: Name of each run → what it has to do.
-        runs: Folder of all runs.
-        site: The cluster.
-        is_dry: Whether to print what would be submitted, and write nothing.
-        check: Whether to parse the configurations first, of one run: the others differ in values.
-
-    Returns:
-        A line for each task.
+    A check parses the configurations of one run: the others differ in values.
     """
     code, first = runs / "code", next(iter(works.values()))
     words = site.sbatch("fit", PLACE, code)

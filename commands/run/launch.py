@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from commands.lightning.own_code import find_here
-from commands.run.advice import check_configs, check_data, check_that_files_are_there
 from commands.run.closing import tell_result
 from commands.run.execute import run_here
 from commands.run.experiment import load
 from commands.run.grid import Mode, name_points, run_grid
 from commands.run.jobs import submit_run
+from commands.run.preflight import check_configs, check_data, check_that_files_are_there
 from commands.run.recipes import steps_of
 from commands.run.settings import Experiment
 from commands.run.slurm import Site, load_site, queued
@@ -129,19 +129,7 @@ def begin(experiment: Experiment, run: Path, site: Site) -> Work:
 
 
 def execute(work: Work, mode: Mode, check: bool = True, is_verbose: bool = False) -> int:
-    """Run the steps.
-
-    Args:
-        work: What is to be done.
-        mode: ``local`` here, one after the other; ``submit`` as jobs that wait for one another; ``dry-run`` prints what
-            would be submitted, and writes nothing; ``check`` reads the files, parses the configuration of every
-            training and sampling, and tells what each system would do and about how long its trainings would take.
-        check: Whether ``submit`` checks first.
-        is_verbose: Whether a run here also prints every metric, and the report with its table.
-
-    Returns:
-        Exit status.
-    """
+    """Run, submit, print or check the steps, see :func:`run`; exit status."""
     if mode == "local":
         check_data(work, asks=True)
         with hold(make_folder(work.run)):

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from commands.run.adaptation import adaptation
 from commands.run.context import Run, Wanted, file_of
-from commands.run.counts import evolve, histogram, keep_saying, marginals, resample, rows, words
+from commands.run.counts import evolve, keep_saying, label_prompts, resample, rows, words
 from commands.run.samplings import annotate_private, predict, public_trees
 from commands.run.scores import evaluate, keep_best, report
-from commands.run.settings import Attributes, Experiment, Resampling, Topics, systems_of
+from commands.run.settings import Attributes, Experiment, Resampling, systems_of
 from commands.run.trainings import Shares, fit, fit_parser
 from commands.runs.steps import ANNOTATED, PUBLIC_TREES, Step, linked
-from commands.runs.system import System
+from commands.runs.systems import System
 from commands.runs.yaml_files import Settings
 
 
@@ -33,7 +33,7 @@ def by_label(run: Run, system: System) -> list[Step]:
     settings = {"model": {"source": "label"}}
     return [
         fit(run, system, "labels", changes=settings),
-        histogram(run, system, "labels"),
+        label_prompts(run, system, "labels"),
         *_utterances(run, system, "labels", "labels.jsonl", changes=settings),
     ]
 
@@ -43,14 +43,14 @@ def by_attributes(run: Run, system: System) -> list[Step]:
     attributes, settings = _attributes(run)
     return [
         fit(run, system, "attributes", attributes, settings),
-        marginals(run, system, "attributes", attributes),
+        label_prompts(run, system, "attributes", attributes),
         *_utterances(run, system, "attributes", "labels.jsonl", changes=settings),
     ]
 
 
 def by_topics(run: Run, system: System) -> list[Step]:
     """Return the steps of p(x) whose samples are resampled to DP shares of topics."""
-    topics = run.experiment.topics or Topics()
+    topics = run.experiment.topic_settings
     return [fit(run, system, "one_stage", topics), *_utterances(run, system, "one_stage", None, topics)]
 
 
@@ -97,12 +97,9 @@ _RECIPES: dict[str, Callable[[Run, System], list[Step]]] = {
 
 
 def steps_of(experiment: Experiment, folder: Path, more_overlays: Iterable[str] = ()) -> list[Step]:
-    """Return all steps of an experiment, in an order in which they can be run.
+    """Return all steps of an experiment in a run folder, in an order in which they can be run.
 
-    Args:
-        experiment: What is run.
-        folder: The run folder.
-        more_overlays: Configuration files that the kind of node adds to every training of a language model.
+    The kind of node may add configuration files to every training of a language model.
     """
     run = Run.make(experiment, folder, more_overlays)
     if experiment.adaptation is not None:
@@ -126,20 +123,13 @@ def draw(experiment: Experiment, folder: Path, system: System, number: int, want
     Formal guarantees:
         No step trains, none reads a private file, and none releases shares: they read checkpoints and shares that the
         ledger has paid for. All they leave is post-processing of these.
-
-    Args:
-        experiment: Of the run.
-        folder: The run folder.
-        system: Whose samples.
-        number: Of the draw, 2 for the first one after the run's own.
-        wanted: What is asked for.
     """
-    assert number > 1
+    assert number > 1, "the run's own samples are the first draw"
     seed = seed_of(experiment, system, number) if wanted.seed is None else wanted.seed
     num_samples = wanted.num * (wanted.oversample if wanted.words else 1)
     changed = replace(experiment, num_samples=num_samples, seed=seed)
     if wanted.topic is not None:
-        changed = replace(changed, topics=replace(experiment.topics or Topics(), oversample=wanted.oversample))
+        changed = replace(changed, topics=replace(experiment.topic_settings, oversample=wanted.oversample))
     run = replace(Run.make(changed, folder), draw=number, wanted=wanted)
     own = run.of(system)
     kept = [step for step in _recipe(system)(own, system) if step.kind != "fit"]
@@ -183,27 +173,16 @@ def _resampling(run: Run, system: System) -> Resampling | None:
 
 
 def _trees_then_utterances(run: Run, system: System, changes: Settings | None) -> list[Step]:
-    shares = _resampling(run, system)
-    return [
-        *_trees(run, system, "parse_tree", shares, changes),
-        *_utterances(run, system, "parse2utterance", "trees.jsonl", shares, changes),
-    ]
-
-
-def _trees(
-    run: Run, system: System, stage: str, shares: Resampling | None = None, changes: Settings | None = None
-) -> list[Step]:
-    """Trees of a model, the prompts of another; drawn by their shares where an experiment asks for it.
-
-    Trees that somebody has given need no model.
-    """
-    if run.wanted.trees is not None:
-        return []
-    if shares is None or not shares.draws_trees:
-        trees = file_of(system, run.at("trees.jsonl"), "prompts")
-        return [predict(run, system, stage, trees, None, shares, changes)]
-    pool = file_of(system, run.at("pool.jsonl"), "pool")
-    return [predict(run, system, stage, pool, None, shares, changes), resample(run, system, stage, shares)]
+    """Trees of a model, the prompts of another; drawn by their shares where an experiment asks for it."""
+    shares, steps = _resampling(run, system), list[Step]()
+    is_drawn = shares is not None and shares.draws_trees
+    trees = file_of(system, run.at("trees.jsonl"), "prompts")
+    if run.wanted.trees is None:  # those that somebody has given need no model
+        written = file_of(system, run.at("pool.jsonl"), "pool") if is_drawn else trees
+        steps.append(predict(run, system, "parse_tree", written, None, shares, changes))
+    if shares is not None and is_drawn:
+        steps.append(resample(run, system, "parse_tree", shares))
+    return [*steps, *_utterances(run, system, "parse2utterance", "trees.jsonl", shares, changes)]
 
 
 def _utterances(
@@ -214,16 +193,9 @@ def _utterances(
     shares: Shares | None = None,
     changes: Settings | None = None,
 ) -> list[Step]:
-    """The samples of a system; of several for each prompt one is kept, where an experiment asks for it.
+    """The samples of a system, written for a file of it or for nothing (None) and drawn by shares, if any.
 
-    Args:
-        run: What is run.
-        system: Whose samples.
-        stage: Which of its models writes them.
-        prompts: File of the system that they are written for, of whose candidates one is kept where an experiment asks
-            for several; None: they are written for nothing.
-        shares: What samples are drawn by.
-        changes: Sections of an experiment that the system sets.
+    Of several for each prompt one is kept, where an experiment asks for it.
     """
     given = None if prompts is None else str(run.wanted.trees or run.folder / run.at(prompts))
     number = run.experiment.candidates

@@ -96,10 +96,6 @@ def unslotted(turns: Iterable[Example], table: SlotTable) -> list[str]:
 
     Formal guarantees:
         The turns are those of the reference, which is public: nothing of the private ones is counted.
-
-    Args:
-        turns: Public turns.
-        table: Of the experiment.
     """
     left: Counter[str] = Counter()
     in_tree_alone: list[str] = []

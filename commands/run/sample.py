@@ -12,19 +12,20 @@ from jsonargparse.typing import PositiveInt
 
 from commands.lightning.by_hand import predict_command
 from commands.privacy.histogram import read_labels
-from commands.run.asked_for import check_trees, oversample_for, oversample_of, topic_of
 from commands.run.code_copy import version
+from commands.run.conditions import check_trees, oversample_for_topic, oversample_for_words, topic_of
 from commands.run.context import Wanted
 from commands.run.execute import minutes, run_here
 from commands.run.experiment import load, save
 from commands.run.recipes import draw as draw_steps
-from commands.run.settings import Experiment, Topics, systems_of
+from commands.run.settings import Experiment, systems_of
 from commands.runs import systems
-from commands.runs.manifest import Manifest, declare, is_declared, refuse_old
+from commands.runs.manifest import Manifest
+from commands.runs.manifest_writer import declare, refuse_old
 from commands.runs.run_folder import hold
 from commands.runs.run_record import RunRecord, read_json
 from commands.runs.steps import Step
-from commands.runs.system import System
+from commands.runs.systems import System
 from commands.runs.yaml_files import dump, read_yaml
 from datamodules.reading.attribute_codes import check_schema
 from doppel.console.say import say
@@ -95,21 +96,22 @@ def sample(
         raise UserError("--public says that trees are public: give --trees, or leave it out")
     if trees is not None and num is not None:
         raise UserError("--trees writes one utterance for each tree: leave --num out")
-    used = _system(run, run_dir, experiment, system, given[0] if given else None)
+    chosen = _system(run, run_dir, experiment, system, given[0] if given else None)
     label = None if label is None else plain(label)
     wanted = Wanted(int(num or _NUM), seed, label, topic, trees, public)
     if label is not None:
-        _check_label(experiment, used, label)
+        _check_label(experiment, chosen, label)
     if topic is not None:
-        name = topic_of(run, used, topic)
-        wanted = replace(wanted, topic=name, oversample=oversample_of(run, used, name))
+        name = topic_of(run, chosen, topic)
+        wanted = replace(wanted, topic=name, oversample=oversample_for_topic(run, chosen, name))
         say(
             f"── about {wanted.num * wanted.oversample:,} texts are drawn, to find {wanted.num:,} of the topic {name!r}"
         )
     if words is not None:
         asked = tuple(word.strip().lower() for word in words.split(","))
-        own = Manifest.read(run)
-        wanted = replace(wanted, words=asked, oversample=oversample_for(own.path(own.samples()[used.name]), asked))
+        manifest = Manifest.read(run)
+        samples = manifest.path(manifest.samples()[chosen.name])
+        wanted = replace(wanted, words=asked, oversample=oversample_for_words(samples, asked))
         num_texts = wanted.num * wanted.oversample
         say(f"── about {num_texts:,} texts are drawn, to find {wanted.num:,} that say {' and '.join(asked)}")
     if trees is not None:
@@ -117,20 +119,20 @@ def sample(
     refuse_old(run)
     drawn: dict[str, int] = {}
     with hold(run):
-        seconds = _seconds(experiment, run, used, wanted)
+        seconds = _seconds(experiment, run, chosen, wanted)
         if seconds is not None:
             say(f"── about {minutes(seconds)} of sampling, at the pace of the run's own samples")
         status = 0
         while not status and len(drawn) < _DRAWS and sum(drawn.values()) < wanted.num:
-            steps = _place(experiment, run, used, wanted)
-            status = _local(experiment, run, steps)
+            steps = _next_draw(experiment, run, chosen, wanted)
+            status = _run(experiment, run, steps)
             if not status:
                 path = steps[-1].writes[0].path
                 drawn[path] = (run / path).read_bytes().count(b"\n")
             if wanted.oversample == 1 or seed is not None:  # a plain draw has all, and a seed repeats its texts
                 break
     if drawn:
-        _tell(RunRecord(run), used, drawn, run_dir, wanted)
+        _tell(RunRecord(run), chosen, drawn, run_dir, wanted)
     return status
 
 
@@ -165,16 +167,16 @@ def _system(run: Path, named: Path, experiment: Experiment, name: str | None, wa
     Raises:
         UserError: There is none, or its run has not come so far.
     """
-    known = {used.name: used for used in systems_of(experiment) if used.learns}
-    for used in [used for used in known.values() if used.models_of is None and not used.stages]:
-        del known[used.name]
-        if used.name == name or not known:
+    known = {system.name: system for system in systems_of(experiment) if system.learns}
+    for system in [system for system in known.values() if system.models_of is None and not system.stages]:
+        del known[system.name]
+        if system.name == name or not known:
             raise UserError(
-                f"{used.name} has no model to sample from: more samples need more votes, which spend on top"
+                f"{system.name} has no model to sample from: more samples need more votes, which spend on top"
             )
     for_way = {"--label": lambda s: s.learns == "label", "--topic": lambda s: s.name == "topics"}
     for_way |= {"--trees": lambda s: s.has_trees, "--words": lambda s: True}
-    fitting = [own for own, used in known.items() if way is None or for_way[way](used)]
+    fitting = [own for own, system in known.items() if way is None or for_way[way](system)]
     if name is not None and name not in known:
         nearest = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {nearest[0]}?" if nearest else f"it has {', '.join(known) or 'none that writes samples'}"
@@ -185,12 +187,13 @@ def _system(run: Path, named: Path, experiment: Experiment, name: str | None, wa
     if not fitting:
         lacks = f"a system that {what[way]}" if way else "a system that writes samples"
         raise UserError(f"{named} has no {lacks.removeprefix('a ')}: its systems are {', '.join(experiment.systems)}")
-    used = known[name or systems.main_of(fitting)]
+    system = known[name or systems.main_of(fitting)]
     manifest = Manifest.read(run)
-    made = manifest.samples().get(used.name)
+    made = manifest.samples().get(system.name)
     if made is None:
         raise UserError(
-            f"{used.name} has not finished: give python cli.py run {named}/experiment.yaml {named} first, which goes on"
+            f"{system.name} has not finished: give python cli.py run {named}/experiment.yaml {named} first, which goes "
+            "on"
         )
     if not manifest.path(made).is_file():
         raise UserError(f"{named / made.path} is gone: put it back, for more samples stand beside it")
@@ -198,11 +201,11 @@ def _system(run: Path, named: Path, experiment: Experiment, name: str | None, wa
         if entry.role == "checkpoint" and not manifest.is_as_made(entry):
             how = "was changed after its training" if manifest.path(entry).exists() else "is gone"
             raise UserError(f"{named / entry.path} {how}: samples of it would not be the run's")
-    return used
+    return system
 
 
-def _check_label(experiment: Experiment, used: System, label: str) -> None:
-    if used.needs == "attributes":
+def _check_label(experiment: Experiment, system: System, label: str) -> None:
+    if system.has_attributes:
         assert experiment.attributes is not None
         check_schema(experiment.attributes.schema).read_some(label)
         return
@@ -213,61 +216,55 @@ def _check_label(experiment: Experiment, used: System, label: str) -> None:
         raise UserError(f"the run has no label {label!r}: {hint}")
 
 
-def _place(experiment: Experiment, run: Path, used: System, wanted: Wanted) -> list[Step]:
+def _next_draw(experiment: Experiment, run: Path, system: System, wanted: Wanted) -> list[Step]:
     """The steps of the draw: the next one, or one that this very command has begun and not finished.
 
     Raises:
         UserError: The seed would repeat texts that are there.
     """
-    numbers = sorted(int(folder.name) for folder in (run / used.name / "draws").glob("[0-9]*"))
+    numbers = sorted(int(folder.name) for folder in (run / system.name / "draws").glob("[0-9]*"))
     made = Manifest.read(run).files
     for number in numbers:
-        steps = draw_steps(experiment, run, used, number, wanted)
-        if steps[-1].writes[0].path not in made and all(_is_begun(step, run) for step in steps):
-            say(f"── {used.name}/draws/{number} was begun: going on")
+        steps = draw_steps(experiment, run, system, number, wanted)
+        configs = {run / "configs" / f"{step.name}.yaml": dump(step.config) for step in steps}
+        is_begun = all(path.is_file() and path.read_text(encoding="utf-8") == text for path, text in configs.items())
+        if steps[-1].writes[0].path not in made and is_begun:
+            say(f"── {system.name}/draws/{number} was begun: going on")
             return steps
-    _refuse_seed(run, used, wanted)
+    _refuse_seed(run, system, wanted)
     number = max(numbers, default=1) + 1
-    (run / used.name / "draws" / str(number)).mkdir(parents=True)
-    return draw_steps(experiment, run, used, number, wanted)
+    (run / system.name / "draws" / str(number)).mkdir(parents=True)
+    return draw_steps(experiment, run, system, number, wanted)
 
 
-def _is_begun(step: Step, run: Path) -> bool:
-    """Whether a step was begun as it would be now."""
-    path = run / "configs" / f"{step.name}.yaml"
-    is_same = path.is_file() and path.read_text(encoding="utf-8") == dump(step.config)
-    return is_same and is_declared(step, run)
-
-
-def _refuse_seed(run: Path, used: System, wanted: Wanted) -> None:
+def _refuse_seed(run: Path, system: System, wanted: Wanted) -> None:
     """One seed draws the same texts again."""
-    for path in (run / "configs").glob(f"{used.name}-*sample_*.yaml") if wanted.seed is not None else ():
+    for path in (run / "configs").glob(f"{system.name}-*sample_*.yaml") if wanted.seed is not None else ():
         if read_yaml(path)["model"]["init_args"]["sampling"].get("seed", 0) == wanted.seed:
             raise UserError(f"--seed {wanted.seed} has drawn samples of this run before: give another, or leave it out")
 
 
-def _seconds(experiment: Experiment, run: Path, used: System, wanted: Wanted) -> float | None:
+def _seconds(experiment: Experiment, run: Path, system: System, wanted: Wanted) -> float | None:
     """Seconds that the samples take at the pace at which the run's own were drawn; None where the run does not tell.
 
     Imports and what comes after the sampling are not in it.
     """
     manifest = Manifest.read(run)
-    made = manifest.samples()[used.name]
+    made = manifest.samples()[system.name]
     files = [made] if wanted.trees is not None else manifest.upstream(made.path)
-    paths = [manifest.path(entry) for entry in files]
-    told = [path.with_name(f"{path.name}.metrics.json") for path in paths]
-    drawn = [own for own in map(read_json, filter(Path.is_file, told)) if own.get("synthetic/samples_per_second")]
-    own_num = manifest.path(made).read_bytes().count(b"\n")
-    if not drawn or not own_num:
+    metrics = [read_json(path) for entry in files if (path := run / f"{entry.path}.metrics.json").is_file()]
+    paces = [one for one in metrics if one.get("synthetic/samples_per_second")]
+    num_samples = manifest.path(made).read_bytes().count(b"\n")
+    if not paces or not num_samples:
         return None
-    seconds = sum(own["synthetic/num_samples"] / own["synthetic/samples_per_second"] for own in drawn)
-    times = wanted.num * wanted.oversample / own_num
+    seconds = sum(one["synthetic/num_samples"] / one["synthetic/samples_per_second"] for one in paces)
+    times = wanted.num * wanted.oversample / num_samples
     if wanted.topic is not None:
-        times /= (experiment.topics or Topics()).oversample
+        times /= experiment.topic_settings.oversample
     return float(seconds * times)
 
 
-def _local(experiment: Experiment, run: Path, steps: Sequence[Step]) -> int:
+def _run(experiment: Experiment, run: Path, steps: Sequence[Step]) -> int:
     """Run what is not done yet; exit status."""
     commits = list(dict.fromkeys([*experiment.commit, version()]))
     if commits != experiment.commit:
@@ -280,7 +277,7 @@ def _local(experiment: Experiment, run: Path, steps: Sequence[Step]) -> int:
     return run_here(run, steps)
 
 
-def _tell(record: RunRecord, used: System, drawn: Mapping[str, int], named: Path, wanted: Wanted) -> None:
+def _tell(record: RunRecord, system: System, drawn: Mapping[str, int], named: Path, wanted: Wanted) -> None:
     """Renew card and page, and say what came of it."""
     from commands.page.report import build_report
     from commands.page.write import write_page  # what no --help waits for
@@ -305,9 +302,9 @@ def _tell(record: RunRecord, used: System, drawn: Mapping[str, int], named: Path
     if content is None:
         say("   NOT PRIVATE: the run has no ledger")
     else:
-        epsilon = content["budgets"].get(used.scope, {}).get("epsilon")
+        epsilon = content["budgets"].get(system.scope, {}).get("epsilon")
         if epsilon is not None:
-            say(f"   ε of {used.scope} stays {epsilon:.4g}: more samples have no additional privacy cost")
+            say(f"   ε of {system.scope} stays {epsilon:.4g}: more samples have no additional privacy cost")
         say(f"   card     {'VERIFIED' if content['verified'] else 'NOT VERIFIED: ' + content['reasons'][0]}")
     say(f"   page     {named / page.name}")
-    say(f"   metrics  are those of {used.name}/samples.jsonl")
+    say(f"   metrics  are those of {system.name}/samples.jsonl")

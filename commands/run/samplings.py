@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from dataclasses import replace
 
 from commands.run.context import Run, file_of, read
 from commands.run.reference import longest_utterance
 from commands.run.trainings import Shares, grammar_of, merged
-from commands.runs.steps import ANNOTATED, PUBLIC_TREES, File, Role, Step
-from commands.runs.system import BASE_MODEL, MODEL_FILES, System
+from commands.runs.steps import ANNOTATED, PUBLIC_TREES, File, Step
+from commands.runs.systems import BASE_MODEL, MODEL_FILES, System
 from commands.runs.yaml_files import Settings, merge
 
 _WRITER = "callbacks.synthetic_writer.SyntheticWriter"
@@ -28,14 +28,9 @@ def predict(
     changes: Settings | None = None,
     candidates: int = 1,
 ) -> Step:
-    """Sample from a trained model.
+    """Sample from a trained model, for each line of a file of prompts if there is one.
 
     Args:
-        run: What is run.
-        system: Whose samples.
-        stage: Which of its models writes them.
-        writes: Where they go.
-        prompts: File of what they are written for; None: they are trees, or written for nothing.
         shares: What is drawn of an over-sample; it says how large that is.
         changes: Sections of an experiment that the system sets.
         candidates: Texts for each that is kept.
@@ -66,30 +61,16 @@ def annotate_private(run: Run, parser: str, path: str, unit: str | None = None) 
         1), so that no rounding in a batch lets one unit change another's tree. A neighbour of the private file is then
         a neighbour of the annotated one, with the same units, and what trains on that is as private as what would train
         on private trees.
-
-    Args:
-        run: What is run.
-        parser: Checkpoint of a parser that is public.
-        path: The private file.
-        unit: Whom the guarantee protects; None: an utterance.
     """
-    config = _annotated(run, path, unit or "utterance", run.columns, max_rows=1)
-    return _annotation(run, "annotate_private", config, parser, ANNOTATED, "private", protected=[path])
+    data = {"path": path, "unit": unit or "utterance"} | ({} if run.columns is None else {"columns": run.columns})
+    return _annotation(run, "annotate_private", parser, data, File(ANNOTATED, "private"))
 
 
 def annotate(run: Run, name: str, path: object, parser: str, writes: str, system: System | None = None) -> Step:
-    """Return the step by which a parser writes trees for the utterances of a file.
-
-    Args:
-        run: What is run.
-        name: Of the step.
-        path: The file.
-        parser: The parser's checkpoint.
-        writes: What to write, in the run folder.
-        system: Whose samples these are; None where they are nobody's.
-    """
-    config = _annotated(run, str(path), "utterance", None, max_rows=None)
-    return _annotation(run, name, config, parser, writes, "data", system)
+    """Return the step by which a parser writes trees for the utterances of a public file, or for a system's samples."""
+    data = {"path": str(path), "unit": "utterance"}
+    made = File(writes, "data") if system is None else file_of(system, writes, "data")
+    return _annotation(run, name, parser, data, made)
 
 
 def public_trees(run: Run) -> Step:
@@ -99,36 +80,25 @@ def public_trees(run: Run) -> Step:
     return run.step("public_trees", "public-trees", options, writes=[File(PUBLIC_TREES, "data")], reads=[reference])
 
 
-def _annotation(
-    run: Run,
-    name: str,
-    config: Settings,
-    parser: str,
-    writes: str,
-    role: Role,
-    system: System | None = None,
-    protected: Iterable[object] = (),
-) -> Step:
-    files = [writes, f"{writes}.metrics.json"]
+def _annotation(run: Run, name: str, parser: str, data: Settings, writes: File) -> Step:
+    """A pass of a parser over the utterances of a file; over those of a private one, one by one."""
+    is_private = writes.role == "private"
+    model = read(run.experiment, MODEL_FILES["parser"])["model"]
+    if is_private:
+        model["init_args"]["max_rows"] = 1
+    config = {"model": model, "data": {"init_args": data}, "ckpt_path": parser}
     return run.step(
         name,
         "predict",
-        merge(_writing(run, "annotate", writes, name), config, {"ckpt_path": parser}),
-        writes=[File(path, role) if system is None else file_of(system, path, role) for path in files],
-        reads=[config["data"]["init_args"]["path"], parser],
-        protected=protected,
+        merge(_writing(run, "annotate", writes.path, name), config),
+        writes=[writes, replace(writes, path=f"{writes.path}.metrics.json")],
+        reads=[data["path"], parser],
+        protected=[data["path"]] if is_private else [],
     )
 
 
 def _sampling(run: Run, stage: str, changes: Settings, data: Settings) -> Settings:
-    """Of a pass that samples from a language model, without its checkpoint.
-
-    Args:
-        run: What is run.
-        stage: Which model.
-        changes: Sections that the system sets.
-        data: Arguments of the data module: how many texts, and which prompts.
-    """
+    """Of a pass that samples from a language model, without its checkpoint."""
     adapters = [{"model": o["model"]} for o in run.overlays if "lora" in o.get("model", {}).get("init_args", {})]
     config = merged(run, stage, changes, *adapters)
     model, trainer = config["model"], config.get("trainer", {})
@@ -142,23 +112,6 @@ def _sampling(run: Run, stage: str, changes: Settings, data: Settings) -> Settin
     if run.experiment.seed is not None:
         way["seed"] = top["seed_everything"] = run.experiment.seed
     return {**top, "model": {**model, "init_args": arguments}, "data": {"init_args": data}}
-
-
-def _annotated(run: Run, path: str, unit: str, columns: Settings | None, max_rows: int | None) -> Settings:
-    """Of a pass of a parser over the utterances of a file, without its checkpoint.
-
-    Args:
-        run: What is run.
-        path: The file.
-        unit: Whose line it is; ``utterance`` writes none.
-        columns: What the columns of the file are called; None: the usual names.
-        max_rows: Most utterances that are parsed together; None: as in the parser's file.
-    """
-    model = read(run.experiment, MODEL_FILES["parser"])["model"]
-    if max_rows is not None:
-        model["init_args"]["max_rows"] = max_rows
-    data: Settings = {"path": path, "unit": unit} | ({} if columns is None else {"columns": columns})
-    return {"model": model, "data": {"init_args": data}}
 
 
 def _writing(run: Run, overlay: str, path: str, source: str) -> Settings:

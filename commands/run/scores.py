@@ -7,7 +7,7 @@ from pathlib import Path
 
 from commands.run.context import Run, file_of
 from commands.runs.steps import File, Step
-from commands.runs.system import System
+from commands.runs.systems import System
 from commands.runs.yaml_files import Settings
 
 #: Files of what the report tells.

@@ -9,8 +9,7 @@ from typing import Any, Literal
 
 from commands.privacy.evolution_settings import Evolution
 from commands.runs.sections import SECTIONS, of_system
-from commands.runs.system import System
-from commands.runs.systems import system
+from commands.runs.systems import System, system
 from commands.runs.yaml_files import Settings
 from datamodules.guards.redaction import Redaction
 from doppel.errors import UserError
@@ -271,6 +270,11 @@ class Experiment:
         """How words are released that nobody expected; None where they are not."""
         is_counted = self.is_private and self.reference is not None and self.adaptation is None
         return self.words if is_counted else None
+
+    @property
+    def topic_settings(self) -> Topics:
+        """How the system ``topics`` works."""
+        return self.topics or Topics()
 
     @property
     def evolving(self) -> Evolution:

@@ -100,13 +100,7 @@ class Site:
         return named | {name: str(value) for name, value in self.environment.items()}
 
     def sbatch(self, kind: Kind, root: Path, code: Path) -> list[str]:
-        """Return the ``sbatch`` command with the resources of a kind of job.
-
-        Args:
-            kind: Of the stage.
-            root: Where its command runs.
-            code: Where its code lies.
-        """
+        """Return the ``sbatch`` command with the resources of a kind of job, by where it runs and its code lies."""
         partition, more, gpus = self.partition, list(self.sbatch_args), self.gpus_per_node
         tasks, cpus = self.tasks_per_node or max(gpus, 1), self.cpus_per_task
         time, memory = (self.predict_time, self.predict_mem) if kind == "predict" else (self.fit_time, self.fit_mem)
@@ -143,11 +137,7 @@ def _times(memory: str | None, tasks: int) -> str | None:
 
 
 def load_site(path: Path | None = None, changes: Mapping[str, Any] | None = None) -> Site:
-    """Read what this cluster is like.
-
-    Args:
-        path: Its file; None: ``slurm/site.yaml``, if there is one.
-        changes: Fields in place of the file's.
+    """Read what this cluster is like: its file or ``slurm/site.yaml``, if there is one, with changes on top.
 
     Raises:
         UserError: There is no such file or profile, or one holds what a site has not.

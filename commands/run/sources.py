@@ -15,12 +15,11 @@ from typing import Any, Literal, NamedTuple
 
 from commands.page.names import read_names
 from commands.page.supported import read_supported
-from commands.privacy.evolution_settings import GRAMMAR
 from commands.privacy.histogram import read_labels
 from commands.run.reference import foreign, over_long, unslotted
-from commands.run.settings import Experiment, Topics, systems_of
+from commands.run.settings import Experiment, systems_of
 from commands.runs.private_files import learnt_from, of_experiment
-from commands.runs.system import BASE_MODEL, System
+from commands.runs.systems import BASE_MODEL, System
 from commands.runs.yaml_files import ROOT
 from datamodules.guards.check import check
 from datamodules.guards.overlap import refuse_private
@@ -106,8 +105,7 @@ def files_of(experiment: Experiment) -> list[InputFile]:
     if evolves:
         rows.append(InputFile("evolution.examples", evolution.examples, "public", public, is_read=False))
         others["evolution.rows"] = None if evolution.measures_rows else evolution.rows
-        is_folder = evolution.generator != GRAMMAR and not evolution.is_server
-        others["evolution.generator"] = evolution.generator if is_folder else None
+        others["evolution.generator"] = evolution.generator_folder
     for redaction in _redactions(experiment):
         rows += [InputFile(name, path, "public", is_read=False) for name, path, _ in redaction.public_files]
         others["redact.words"] = redaction.words
@@ -116,11 +114,11 @@ def files_of(experiment: Experiment) -> list[InputFile]:
 
 def _private_files(experiment: Experiment, unit: Unit | None, by_label: bool) -> Iterable[InputFile]:
     """What each system learns from, as it reads it, and the attributes in it, which are a label too."""
-    learns = {used.learns for used in _learners(experiment)}
+    learns = {system.learns for system in _learners(experiment)}
     needs: tuple[Field, ...] = ("parse",) if "parse" in learns and not experiment.write_parses else ()
     needs += ("label",) if by_label else ()
     parts = {"data.train_path": experiment.data}
-    parts |= {f"data.train_path of {used.name}": experiment.of(used.name).data for used in _learners(experiment)}
+    parts |= {f"data.train_path of {system.name}": experiment.of(system.name).data for system in _learners(experiment)}
     for name, data in parts.items():
         own = Columns.from_config(data), data.get("unit") or unit, needs, bool(data.get("truncate"))
         yield InputFile(name, data.get("train_path"), "train", *own)
@@ -167,7 +165,7 @@ def check_sources(experiment: Experiment) -> None:
     read_names(experiment.names)
     resampling = experiment.resampling
     counts = None if resampling is None else resampling.of
-    chosen = {used.learns for used in systems_of(experiment)} if experiment.candidates > 1 else set()
+    chosen = {system.learns for system in systems_of(experiment)} if experiment.candidates > 1 else set()
     chooses = "parse" in chosen and not (experiment.fluent and experiment.public_parser is None)
     if chooses or experiment.write_parses or counts == "utterances":
         _check_public_parser(experiment)
@@ -193,7 +191,7 @@ def check_sources(experiment: Experiment) -> None:
     for is_needed, what, encoder in (
         ("label" in chosen, "candidates of the systems labels and attributes need", "minilm"),
         (counts == "votes", "resampling.of=votes needs", "" if resampling is None else resampling.encoder),
-        ("topics" in experiment.systems, "the system topics needs", (experiment.topics or Topics()).encoder),
+        ("topics" in experiment.systems, "the system topics needs", experiment.topic_settings.encoder),
         ("evolution" in experiment.systems, "the system evolution needs", experiment.evolving.encoder),
     ):
         if is_needed:
@@ -213,10 +211,11 @@ def read_sources(experiment: Experiment) -> Read:
     base = model.get("base_model") or BASE_MODEL
     is_over_long = over_long(base, model.get("max_length", MAX_LENGTH), model.get("task_prefix", True))
     rows = [row for row in files_of(experiment) if row.path is not None]
-    labels = read_labels(Path(path)) if (path := dict(row[:2] for row in rows).get("labels")) else None
+    labels = next((read_labels(Path(str(row.path))) for row in rows if row.field == "labels"), None)
     notes: list[str] = []
     num_units: dict[str, int] = {}
-    for row in {str(row[1:]): row for row in rows if row.is_read and (learns or row.kind != "train")}.values():
+    read = {str(row[1:]): row for row in rows if row.is_read and (learns or row.kind != "train")}
+    for row in read.values():  # a file that two fields name is read once
         is_train = row.kind == "train"
         checked = check(
             str(row.path),
@@ -241,7 +240,7 @@ def read_sources(experiment: Experiment) -> Read:
 def _on_settings(experiment: Experiment) -> list[str]:
     """Notes on what the settings make of the files; refuses topics of fewer texts than there are to be topics."""
     model, notes = experiment.model, list[str]()
-    has_trees = any(used.learns == "parse" for used in systems_of(experiment))
+    has_trees = any(system.learns == "parse" for system in systems_of(experiment))
     if experiment.adaptation is None and experiment.reference is None and _learners(experiment):
         notes.append(
             "the experiment names no reference, so there are no metrics: add --set reference=PUBLIC, "
@@ -254,13 +253,13 @@ def _on_settings(experiment: Experiment) -> list[str]:
                 "redact hides in the quotes of a tree what it hides in the utterance, and leaves what is outside of "
                 "them, such as numbers"
             )
-    if any(used.stages for used in systems_of(experiment)):
+    if any(system.stages for system in systems_of(experiment)):
         notes += filter(None, [foreign(experiment, model.get("base_model") or BASE_MODEL)])
     slots = model.get("slots", SHIPPED)
     if experiment.reference is not None and slots is not None and has_trees:
         notes += unslotted(public_turns(experiment, experiment.reference)[:_TURNS], slot_table(slots))
     if "topics" in experiment.systems:
-        settings, texts = experiment.topics or Topics(), texts_of_topics(experiment)
+        settings, texts = experiment.topic_settings, texts_of_topics(experiment)
         known = 0 if texts is None else len({turn.utterance for turn in public_turns(experiment, texts)})
         if (found := known + experiment.num_samples * settings.oversample) < settings.num_topics:
             raise UserError(
@@ -278,12 +277,12 @@ def public_turns(experiment: Experiment, path: str) -> list[Example]:
 
 def _learners(experiment: Experiment) -> list[System]:
     """Systems that learn from private texts."""
-    return [used for used in systems_of(experiment) if used.learns]
+    return [system for system in systems_of(experiment) if system.learns]
 
 
 def _by_attributes(experiment: Experiment) -> list[str]:
     """Systems that learn attributes of the rows that they train on."""
-    return [used.name for used in systems_of(experiment) if used.needs == "attributes"]
+    return [system.name for system in systems_of(experiment) if system.has_attributes]
 
 
 def _unit(data: Mapping[str, Any]) -> Unit | None:
@@ -293,7 +292,7 @@ def _unit(data: Mapping[str, Any]) -> Unit | None:
 
 def _redactions(experiment: Experiment) -> list[Redaction]:
     """What systems hide of their rows."""
-    given = (experiment.of(used.name).data.get("redact") for used in systems_of(experiment))
+    given = (experiment.of(system.name).data.get("redact") for system in systems_of(experiment))
     return list(dict.fromkeys(filter(None, [experiment.redact, *map(Redaction.from_config, given)])))
 
 
@@ -301,7 +300,7 @@ def texts_of_topics(experiment: Experiment) -> str | None:
     """Return the public file that topics are made of, if any are."""
     if "topics" not in experiment.systems:
         return None
-    return (experiment.topics or Topics()).public_texts(experiment.reference)
+    return experiment.topic_settings.public_texts(experiment.reference)
 
 
 def _check_public_parser(experiment: Experiment) -> None:

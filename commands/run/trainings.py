@@ -9,7 +9,7 @@ from commands.run.context import Run, file_of, read
 from commands.run.settings import Attributes, Resampling, Topics
 from commands.runs.sections import SECTIONS
 from commands.runs.steps import PUBLIC_TREES, File, Step
-from commands.runs.system import BASE_MODEL, MODEL_FILES, System
+from commands.runs.systems import BASE_MODEL, MODEL_FILES, System
 from commands.runs.yaml_files import Settings, listed, merge
 from datamodules.guards.redaction import Redaction
 from doppel.errors import UserError
@@ -26,14 +26,8 @@ def fit(
     """Train a language model on the private turns.
 
     Its configuration is merged of layers, of which later ones win: the file of the model, the experiment's sections as
-    the system has them, those of its stage (:func:`merged`), what follows from other fields, overlays.
-
-    Args:
-        run: What is run.
-        system: Whose settings and budget it has.
-        stage: Which of its models.
-        shares: What its samples, or their prompts, are drawn by, which its budget pays for.
-        changes: Sections of an experiment that the system sets.
+    the system has them, those of its stage (:func:`merged`), what follows from other fields, overlays. The budget of
+    the system pays for its shares, too.
     """
     config = merged(run, stage, changes or {}, in_yaml(_derived(run, system, stage, shares)), *run.overlays)
     config.setdefault("data", {})["class_path"] = _DATA
@@ -54,27 +48,16 @@ def fit(
         "fit",
         config,
         writes=[file_of(system, f"{run.at(stage)}/checkpoints/last.ckpt", "checkpoint")],
-        reads=[
-            *paths,
-            start and f"{start}/checkpoints/last.ckpt",
-            *grammar_of(config),
-            schema,
-            *ranked,
-            hidden,
-        ],
+        reads=[*paths, start and f"{start}/checkpoints/last.ckpt", *grammar_of(config), schema, *ranked, hidden],
         protected=[*(paths[:1] if data.get("val_is_public") else paths), hidden],
         mechanisms=run.paid_by(system, stage),
     )
 
 
 def fit_parser(run: Run, name: str, layer: str, files: list[str] | None = None) -> Step:
-    """Train a semantic parser, without privacy.
+    """Train a semantic parser into the folder of this name, without privacy; on other files than the experiment's.
 
-    Args:
-        run: What is run.
-        name: Of its folder.
-        layer: Stage of the experiment whose sections win over those of ``parser``.
-        files: Training files in place of the experiment's.
+    Sections of the stage ``layer`` win over those of ``parser``.
     """
     layers = [in_yaml(run.experiment.stages.get(name, {})) for name in ("parser", layer)]
     config = merge(read(run.experiment, MODEL_FILES["parser"]), *layers, {"not_private": True})
@@ -102,19 +85,13 @@ def _derived(run: Run, system: System, stage: str, shares: Shares | Attributes |
     trainer = {"max_epochs": epochs[stage]}
     if not experiment.is_private:
         return {"trainer": trainer, "data": {"sampling": "shuffle", **data}}
-    privacy: Settings = {
-        "target_epsilon": experiment.epsilon,
-        "epochs": list(epochs.values()),
-        "scope": system.scope,
-    }
+    privacy: Settings = {**run.budget(system), "epochs": list(epochs.values())}
     if experiment.exact_histogram:
         privacy["histogram_noise_multiplier"] = None
     elif isinstance(shares, Attributes):
         privacy["histogram_share"] = shares.share
     elif shares is not None:
         privacy["histogram_noise_multiplier"] = shares.noise_multiplier
-    if experiment.counted_words is not None:
-        privacy["words_noise_multiplier"] = experiment.counted_words.noise_multiplier
     return {"trainer": trainer, "data": data, "privacy": privacy}
 
 

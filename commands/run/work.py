@@ -15,7 +15,7 @@ from commands.run.code_copy import version
 from commands.run.experiment import load, save
 from commands.run.settings import Experiment, systems_of
 from commands.run.slurm import Site
-from commands.runs.manifest import declaration, declare, lay_out, refuse_old
+from commands.runs.manifest_writer import declaration, declare, lay_out, refuse_old
 from commands.runs.steps import Step
 from commands.runs.systems import main_of
 from commands.runs.yaml_files import dump
@@ -110,7 +110,7 @@ def write(work: Work, overwrite: bool) -> None:
     whole = replace(work.experiment, systems=systems)
     save(whole, path)
     lay_out(work.run)
-    _link_samples(work.run, main_of(used.name for used in systems_of(whole) if used.learns))
+    _link_samples(work.run, main_of(system.name for system in systems_of(whole) if system.learns))
     for step in work.steps:
         file = folder / f"{step.name}.yaml"
         if overwrite or not file.exists():

@@ -6,32 +6,21 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
 
-from filelock import FileLock, Timeout
-
-from commands.runs.steps import RELEASED, Role, Step
+from commands.runs.steps import RELEASED, Role
 from commands.runs.yaml_files import public_names
-from datamodules.reading.files import file_digest
+from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
-from doppel.files import MANIFEST, sha256_of, write_json
-from doppel.privacy.fingerprint import keyed_fingerprint
+from doppel.files import MANIFEST, sha256_of
 
-FILE = MANIFEST
 #: What people read of a run.
 REPORTS = ("report.json", "report.html")
-_VERSION = 3
-_READ = (2, _VERSION)  # in which the files of systems lay beside one another, and in which each system has a folder
-_KEYED = "keyed:"  # begins the digest of a private file
-_PATIENCE = 120  # seconds: jobs of one run may end at the same time
-
-
-class ManifestError(UserError):
-    """A manifest that cannot be read or written."""
+VERSION = 3
+_READ = (2, VERSION)  # in which the files of systems lay beside one another, and in which each system has a folder
+KEYED = "keyed:"  # begins the digest of a private file
 
 
 @dataclass(frozen=True)
@@ -57,11 +46,11 @@ class Entry:
     system: str | None
     budget: str | None
     step: str
-    command: tuple[str, ...]
+    command: Sequence[str]
     sha256: str
     inputs: Mapping[str, str | None]
     reads_private: bool
-    mechanisms: tuple[str, ...]
+    mechanisms: Sequence[str]
 
     @property
     def verb(self) -> str:
@@ -77,12 +66,12 @@ class Entry:
     @property
     def is_private(self) -> bool:
         """Whether it holds private text, so that its content is never hashed in the open."""
-        return self.sha256.startswith(_KEYED)
+        return self.sha256.startswith(KEYED)
 
     @property
     def private_inputs(self) -> list[str]:
         """What its step read of private text."""
-        return [path for path, digest in self.inputs.items() if (digest or "").startswith(_KEYED)]
+        return [path for path, digest in self.inputs.items() if (digest or "").startswith(KEYED)]
 
 
 @dataclass
@@ -104,7 +93,7 @@ class Manifest:
 
     folder: Path
     files: Mapping[str, Entry]
-    version: int | None = _VERSION
+    version: int | None = VERSION
     _digests: dict[str, str | None] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -112,25 +101,23 @@ class Manifest:
         """Read the manifest of a run; one without files where no step has ended.
 
         Raises:
-            ManifestError: It cannot be read.
+            UserError: It cannot be read.
         """
-        path = folder / FILE
+        path = folder / MANIFEST
         if not path.exists():
             return cls(folder, {}, None)
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             if content["version"] not in _READ:
-                raise ManifestError(f"{path} has version {content['version']}, this program reads {_VERSION}")
-            files = {name: _entry(name, **fields) for name, fields in content["files"].items()}
+                raise UserError(f"{path} has version {content['version']}, this program reads {VERSION}")
+            files = {name: Entry(name, **fields) for name, fields in content["files"].items()}
             return cls(folder, files, content["version"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ManifestError(f"{path} cannot be read as a manifest ({error}): delete no entry by hand") from None
+            raise UserError(f"{path} cannot be read as a manifest ({error}): delete no entry by hand") from None
 
-    def find(
-        self, role: Role | None = None, system: str | None = None, verb: str | None = None, step: str | None = None
-    ) -> list[Entry]:
+    def find(self, role: Role | None = None, system: str | None = None, verb: str | None = None) -> list[Entry]:
         """Return the entries that match all criteria, in the order in which they were made."""
-        wanted = {"role": role, "system": system, "verb": verb, "step": step}
+        wanted = {"role": role, "system": system, "verb": verb}
         asked = {name: value for name, value in wanted.items() if value is not None}
         return [e for e in self.files.values() if all(getattr(e, name) == value for name, value in asked.items())]
 
@@ -150,9 +137,7 @@ class Manifest:
     def upstream(self, path: str, through_private: bool = True) -> list[Entry]:
         """Return the entry of a file, and those of all files that it was made of, directly or not; each once.
 
-        Args:
-            path: Its place in the run folder.
-            through_private: Whether private files that a step has made, and what these were made of, are among them.
+        Private files that a step has made, and what these were made of, may be left out.
         """
         found: dict[str, Entry] = {}
         waiting = [path]
@@ -184,9 +169,7 @@ class Manifest:
     def changes(self, path: str, may_be_gone: bool = False) -> list[str]:
         """Return why a file is not what its step made, or was made of others than those that are there now; in words.
 
-        Args:
-            path: Its place in the run folder.
-            may_be_gone: Whether a file that was deleted since is passed over.
+        A file that was deleted since may be passed over.
         """
         entry, found = self.files[path], []
         is_there = self.path(entry).exists()
@@ -209,22 +192,22 @@ class Manifest:
     def stale_inputs(self, *paths: str, may_be_gone: bool = False) -> list[str]:
         """Return which files in the chains of some files have changed since others were made of them, in words.
 
-        Private files are not opened: their recorded digests are compared with one another.
-
-        Args:
-            paths: The files, which are in their chains themselves.
-            may_be_gone: Whether others, which they were made of, may have been deleted since.
+        Private files are not opened: their recorded digests are compared with one another. The files are in their
+        chains themselves; others, which they were made of, may have been deleted since, where that is said.
         """
         found: list[str] = []
         read: dict[str, str | None] = {}
         for entry in {entry.path: entry for path in paths for entry in self.upstream(path)}.values():
             found += self.changes(entry.path, may_be_gone and entry.path not in paths)
             for name, digest in entry.inputs.items():
-                if os.path.isabs(name) and digest != read.setdefault(name, digest):
+                if not os.path.isabs(name):
+                    continue
+                is_private = (digest or "").startswith(KEYED)
+                if digest != read.setdefault(name, digest):
                     found.append(
                         f"{public_names(name)} was another file when {entry.step} read it than when another step did"
                     )
-                elif os.path.isabs(name) and self._is_another_now(name, digest):
+                elif digest is not None and not is_private and self._digest(name) not in (None, digest):
                     found.append(f"{public_names(name)}, of which {entry.path} was made, is another file now")
         return list(dict.fromkeys(found))
 
@@ -248,200 +231,22 @@ class Manifest:
             only[place] = path
         return [str(only[place]) if num == 1 else f"{place}/ ({num} files)" for place, num in places.items()]
 
-    def _is_another_now(self, path: str, digest: str | None) -> bool:
-        """Whether a public file outside of the run has changed; one that is gone is not said to have."""
-        if digest is None or digest.startswith(_KEYED):
-            return False
-        now = self._digest(path)
-        return now is not None and now != digest
-
     def _digest(self, path: str) -> str | None:
         if path not in self._digests:
-            self._digests[path] = _digest(Path(path))
+            self._digests[path] = digest_of(Path(path))
         return self._digests[path]
 
 
 #: What vouches for the files of a run, and is none of them.
-_RECORD = {"ledger.jsonl", "ledger.jsonl.lock", FILE, f".{FILE}.lock", "privacy_card.json", "privacy_card.txt"}
+_RECORD = {FILE_NAME, f"{FILE_NAME}.lock", MANIFEST, f".{MANIFEST}.lock", "privacy_card.json", "privacy_card.txt"}
 
 
-def lay_out(run: Path) -> None:
-    """Begin the manifest of a run before its first step; it marks the folder (:func:`~doppel.files.run_of`)."""
-    with _held(run):
-        if Manifest.read(run).version != _VERSION:
-            _write(run, {})
-
-
-def refuse_old(run: Path) -> None:
-    """Refuse to go on with a run whose files lie where a former version placed them.
-
-    Raises:
-        UserError: They do.
-    """
-    if Manifest.read(run).version != _VERSION:
-        raise UserError(
-            f"{run} was begun by a former version of Doppel, whose files lie elsewhere: page, verify and export read "
-            "it; to go on, check out the commit in its experiment.yaml, or give another RUN_DIR, which spends on top "
-            "of what this run has spent"
-        )
-
-
-def declare(step: Step, run: Path) -> None:
-    """Write down what a step will read and leave, for whoever executes it: ``RUN/configs/NAME.json``."""
-    write_json(declaration(run, step.name), _declared(step, run))
-
-
-def is_declared(step: Step, run: Path) -> bool:
-    """Return whether exactly this step was recorded."""
-    path = declaration(run, step.name)
-    return path.is_file() and json.loads(path.read_text(encoding="utf-8")) == json.loads(
-        json.dumps(_declared(step, run))
-    )
-
-
-def _declared(step: Step, run: Path) -> dict[str, Any]:
-    return {
-        "command": [_place(word, run) for word in step.words(run) if word != "step"],
-        "writes": [vars(file) for file in step.writes],
-        "reads": step.reads,
-        "protected": step.protected,
-        "mechanisms": step.mechanisms,
-    }
-
-
-def enter(run: Path, name: str) -> None:
-    """Enter what a step has left, once it has ended well, in place of what an earlier pass of it left.
-
-    Jobs of one run may call this at the same time, on several nodes: a lock orders them, and the file is replaced as a
-    whole. A step that declared nothing enters nothing. A sampling leaves a finished file as it is: its entry stays too,
-    with the inputs that it was made of.
-
-    Formal guarantees:
-        The digest of a private file is keyed (:func:`doppel.privacy.fingerprint.keyed_fingerprint`), whether the step
-        names it as such or another step has made it as one. No size, number of lines or other figure of any file is
-        noted.
-
-    Args:
-        run: The run folder.
-        name: The step.
-
-    Raises:
-        ManifestError: The manifest cannot be read, or another process holds it.
-    """
-    path = declaration(run, name)
-    if not path.is_file():
-        return
-    told = json.loads(path.read_text(encoding="utf-8"))
-    made = {file["path"]: file for file in told["writes"] if (run / file["path"]).is_file()}
-    digests = {path: _digest(run / path) for path in made}
-    read: dict[str, str | None] = {}
-    hidden = set()
-    for path in told["reads"]:
-        place = _input(path, run)
-        if path in told["protected"]:
-            hidden.add(place)
-        if place in hidden and (run / place).is_file():
-            read[place] = file_digest(run / place).hex()  # a private file is opened once by the process of all steps
-        else:
-            read[place] = _digest(run / place) if os.path.isabs(place) or (run / place).exists() else None
-    with _held(run):
-        before = Manifest.read(run).files
-        files = {path: entry for path, entry in before.items() if entry.step != name}
-        hidden |= {path for path, entry in files.items() if entry.is_private}
-        hidden |= {path for entry in before.values() for path in entry.private_inputs}
-        own = {
-            "step": name,
-            "command": told["command"],
-            "inputs": {path: _told(digest, path in hidden) for path, digest in read.items()},
-            "reads_private": not hidden.isdisjoint(read),
-            "mechanisms": told["mechanisms"],
-        }
-        for path, file in made.items():
-            entry = _entry(**file, **own, sha256=_told(digests[path], file["role"] == "private"))
-            old = before.get(path)
-            is_kept = old is not None and old.verb == entry.verb == "predict" and old.sha256 == entry.sha256
-            files[path] = old if old is not None and is_kept else entry
-        _write(run, files)
-
-
-def enter_report(run: Path, files: Iterable[str], command: Sequence[str]) -> None:
-    """Enter what people read of a run, which a command has made of all that the steps have left.
-
-    Args:
-        run: The run folder.
-        files: Files that the command wrote there, by their place.
-        command: Its words after ``cli.py``.
-
-    Raises:
-        ManifestError: The manifest cannot be read, or another process holds it.
-    """
-    with _held(run):
-        entries = dict(Manifest.read(run).files)
-        shown = [made for made in entries.values() if made.role not in ("report", "private", "checkpoint")]
-        fields: dict[str, Any] = {
-            "role": "report",
-            "system": None,
-            "budget": None,
-            "step": command[0],
-            "command": command,
-        }
-        fields |= {"inputs": {made.path: made.sha256 for made in shown}, "reads_private": False, "mechanisms": ()}
-        for path in files:
-            entries[path] = _entry(path, **fields, sha256=_digest(run / path))
-        _write(run, entries)
-
-
-@contextmanager
-def _held(run: Path) -> Iterator[None]:
-    """Hold the manifest of a run."""
-    try:
-        with FileLock(run / f".{FILE}.lock", mode=0o600).acquire(timeout=_PATIENCE):
-            yield
-    except Timeout:
-        raise ManifestError(
-            f"{run / FILE} is held by another process for {_PATIENCE} s: give the command again"
-        ) from None
-
-
-def _write(run: Path, files: Mapping[str, Entry]) -> None:
-    content = {path: {k: v for k, v in vars(entry).items() if k != "path"} for path, entry in files.items()}
-    write_json(run / FILE, {"version": _VERSION, "files": content})
-
-
-def declaration(run: Path, name: str) -> Path:
-    """Return the path of the record of what a step reads and leaves."""
-    return run / "configs" / f"{name}.json"
-
-
-def _place(word: str, run: Path) -> str:
-    """A path in the run folder by its place there; other words as they are."""
-    return "." if word == str(run) else word.removeprefix(f"{run}/")
-
-
-def _input(path: str, run: Path) -> str:
-    """A file of the run by its place there, another one by its absolute path, and what is no file by its name."""
-    path = _place(path, run)
-    if not os.path.isabs(path) and (run / path).exists():
-        return path
-    expanded = os.path.abspath(os.path.expanduser(os.path.expandvars(path)))
-    return expanded if os.path.exists(expanded) else path
-
-
-def _digest(path: Path) -> str | None:
-    """SHA-256 of a file, or of the names and contents of a folder's files; None where there is neither."""
+def digest_of(path: Path) -> str | None:
+    """Return the SHA-256 of a file, or of the names and contents of a folder's files; None where there is neither."""
     if path.is_file():
         return sha256_of(path)
     if not path.is_dir():
         return None
     files = sorted(file for file in path.rglob("*") if file.is_file())
-    lines = [f"{file.relative_to(path)} {_digest(file)}\n" for file in files]
+    lines = [f"{file.relative_to(path)} {digest_of(file)}\n" for file in files]
     return hashlib.sha256("".join(lines).encode()).hexdigest()
-
-
-def _told(digest: str | None, is_private: bool) -> str | None:
-    return f"{_KEYED}{keyed_fingerprint(digest)}" if digest is not None and is_private else digest
-
-
-def _entry(path: str, command: Iterable[str], mechanisms: Iterable[str], **fields: Any) -> Entry:
-    """An entry; TypeError where fields are missing."""
-    return Entry(path, command=tuple(command), mechanisms=tuple(mechanisms), **fields)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from commands.runs.run_record import RunRecord
 from commands.runs.sections import read_experiment
 from commands.runs.stage_config import StageConfig
 from commands.runs.steps import PRIVATE_PARTS
-from commands.runs.yaml_files import absolute, merge, read_yaml
+from commands.runs.yaml_files import absolute, merge
 from datamodules.guards.overlap import Named, Source
 from datamodules.reading.columns import Columns, ReferenceColumns, reference_columns
 from datamodules.reading.files import expand_path, is_embedded
+from doppel.console.ledger import FILE_NAME
+from doppel.files import MANIFEST
 
-_MARKS = ("experiment.yaml", "ledger.jsonl", "manifest.json")
+_MARKS = ("experiment.yaml", FILE_NAME, MANIFEST)
 
 
 def of_experiment(experiment: Mapping[str, Any]) -> list[Source]:
@@ -42,7 +44,7 @@ def of_runs(*places: Path | None, if_private: bool = False) -> list[Source]:
     """
     found: list[Source] = []
     for folder in dict.fromkeys(folder for place in places if place for folder in [*run_folders(place), place]):
-        if if_private and any(_has_no_privacy(run) for run in run_folders(folder)):
+        if if_private and not all(RunRecord(run).is_private for run in run_folders(folder)):
             continue
         if (folder / "experiment.yaml").is_file():
             experiment = read_experiment(folder / "experiment.yaml")
@@ -56,14 +58,10 @@ def of_runs(*places: Path | None, if_private: bool = False) -> list[Source]:
 
 
 def learnt_from(option: str, parser: str | Path | None) -> Iterator[Named]:
-    """Yield the existing files that a parser learnt from, and those of the parser that it started from.
+    """Yield the existing files that the parser of an option learnt from, and those of the one that it started from.
 
     They have to be public: what a parser learnt without privacy would go into what it chooses or counts, and no ε would
-    hold.
-
-    Args:
-        option: What names the parser.
-        parser: Its checkpoint, RUN/parser/checkpoints/last.ckpt; None: there is none.
+    hold. The parser is its checkpoint, RUN/parser/checkpoints/last.ckpt.
     """
     seen, start = set[Path](), str(parser or "")
     while start and (checkpoint := Path(start).resolve()) not in seen:
@@ -83,11 +81,6 @@ def run_folders(place: Path) -> list[Path]:
     """Return the run folders that hold a place, itself included."""
     real = place.resolve()
     return [folder for folder in (real, *real.parents) if any((folder / mark).is_file() for mark in _MARKS)]
-
-
-def _has_no_privacy(run: Path) -> bool:
-    path = run / "experiment.yaml"
-    return path.is_file() and read_yaml(path).get("epsilon") == math.inf
 
 
 def _of_data(data: Mapping[str, Any]) -> list[Source]:

@@ -28,10 +28,6 @@ def claim(run_dir: Path, job: SlurmJob) -> None:
     was submitted later may go on where an earlier one stopped; another task of the same array may not, for both would
     run now. All processes of a job may call this at once.
 
-    Args:
-        run_dir: Folder of the stage, which is there already.
-        job: The job that wants to work in it.
-
     Raises:
         UserError: The folder belongs to another task of the same array.
     """
@@ -70,7 +66,7 @@ def has_begun(run: Path) -> bool:
         step. A run without such a line has therefore released nothing, and may begin anew under any settings: nothing
         is spent twice. One line, one mark of a finished step or one checkpoint is enough to refuse that.
     """
-    ledger = Ledger(run / "ledger.jsonl")
+    ledger = Ledger(run / FILE_NAME)
     return (
         any((run / ".done").glob("*"))
         or any(file for depth in ("*", "*/*") for file in run.glob(f"{depth}/checkpoints/*.ckpt"))
@@ -129,12 +125,9 @@ def refuse_to_begin_again(run_dir: Path, is_private: bool) -> None:
 def wandb_id(run_dir: Path, job: SlurmJob | None = None) -> str:
     """Return the id of a stage's W&B run; what goes on in the folder, such as a requeued job, goes on with that run.
 
-    Args:
-        run_dir: Folder of the stage, which is there already.
-        job: The job that begins the run; the number of an array's task becomes part of the id.
-
     Returns:
-        STAGE[-JOB_TASK]-RANDOM, written to the folder: at most 64 characters, and no two folders share one.
+        STAGE[-JOB_TASK]-RANDOM, written to the folder: at most 64 characters, and no two folders share one. The task is
+        that of an array's job.
     """
     task = [] if job is None or job.task is None else [str(job)]
     stage = re.sub(r"[^A-Za-z0-9_.]", "_", run_dir.resolve().name)[:24]

@@ -12,15 +12,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from commands.runs.manifest import FILE, Manifest
+from commands.runs.manifest import Manifest
 from commands.runs.sections import of_system, read_experiment
 from commands.runs.stage_config import StageConfig
 from commands.runs.systems import system
 from commands.runs.yaml_files import PLACE, flat, listed, public_names
+from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
-from doppel.files import kind_of
+from doppel.files import MANIFEST, kind_of
 
-_MARKS = {"report.json", "ledger.jsonl", "experiment.yaml", FILE}
+_MARKS = {"report.json", FILE_NAME, "experiment.yaml", MANIFEST}
 #: In the folder of an audit from its first moment on.
 AUDIT_SETTINGS = "audit_settings.json"
 #: Sections of an experiment that its trainings depend on; ``variants`` count for their own system.

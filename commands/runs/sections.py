@@ -34,7 +34,7 @@ def of_system(experiment: Mapping[str, Any], system: str) -> Settings:
 
 
 def read_experiment(path: Path) -> Settings:
-    """Return the experiment that a run was started with, also of runs before version 3 (``overrides``)."""
+    """Read an experiment as it stands in a file; so runs before version 3 kept what ``--set`` gave: ``overrides``."""
     content = read_yaml(path)
     return with_sections(content, content.pop("overrides", None) or {})
 

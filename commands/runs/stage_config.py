@@ -46,7 +46,7 @@ class StageConfig:
         if given is None:
             return None
         known = {field.name for field in fields(PrivacyArguments)}
-        return PrivacyArguments(**{k: v for k, v in {"target_epsilon": 8.0, **given}.items() if k in known})
+        return PrivacyArguments(**{name: value for name, value in given.items() if name in known})
 
     def of_trainer(self, name: str, kind: str = "") -> list[dict[str, Any]]:
         """Return arguments of the ``callbacks`` or the ``logger`` whose class is called ``…kind``."""

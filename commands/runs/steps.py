@@ -95,11 +95,7 @@ class Step:
 
 
 def linked(steps: Iterable[Step]) -> list[Step]:
-    """Link steps: each needs those that write what it reads.
-
-    Args:
-        steps: In an order in which they can be run.
-    """
+    """Link steps, given in an order in which they can be run: each needs those that write what it reads."""
     writers: dict[str, str] = {}
     before: dict[str, set[str]] = {}  # each step → all that have ended when it starts
     listed = []

@@ -79,11 +79,7 @@ _Loader.add_constructor(_NUMBERS[1], _float)
 
 
 def parse_yaml(text: str, below: str = "") -> Any:
-    """Parse a text as YAML, also numbers such as 1e-5; what names data is text, and null is None.
-
-    Args:
-        text: The text.
-        below: Dotted key that it is the value of.
+    """Parse a text below a dotted key as YAML, also numbers such as 1e-5; what names data is text, and null is None.
 
     Raises:
         yaml.YAMLError: It is no YAML.

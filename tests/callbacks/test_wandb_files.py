@@ -21,7 +21,7 @@ from callbacks.slurm_job import SlurmJob
 from callbacks.wandb_artifacts import artifact, harmless, never_fatal
 from commands.page.wandb_report import log_report
 from commands.page.write import write_page
-from commands.runs.manifest import lay_out
+from commands.runs.manifest_writer import lay_out
 from commands.runs.run_folder import wandb_id
 from commands.runs.run_record import RunRecord
 from commands.runs.steps import File, Role

@@ -14,7 +14,8 @@ from table_files import FORMS, write_table
 import cli
 from commands.run.experiment import load
 from commands.run.sources import read_sources
-from commands.runs.manifest import Manifest, declare, enter
+from commands.runs.manifest import Manifest
+from commands.runs.manifest_writer import declare, enter
 from commands.runs.steps import File, Step
 from datamodules.guards.selection import Selection
 from datamodules.reading.columns import Columns

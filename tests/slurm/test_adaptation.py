@@ -9,7 +9,7 @@ import pytest
 
 from commands.run.experiment import load
 from commands.run.recipes import steps_of
-from commands.runs.manifest import lay_out
+from commands.runs.manifest_writer import lay_out
 from commands.runs.steps import Step
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger

@@ -79,7 +79,7 @@ def test_a_grid_goes_on_after_a_failed_run(tmp_path: Path, capsys: pytest.Captur
 def test_a_grid_is_one_array(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("commands.run.advice.check_files", lambda experiment: None)  # the files are not here
+    monkeypatch.setattr("commands.run.preflight.check_files", lambda experiment: None)  # the files are not here
     words = ("--grid", "privacy.max_grad_norm=0.05,0.1,0.5,1.0", "epsilon=3")
     assert launch("smcalflow", tmp_path / "runs", "--dry-run", *words) == 0
     text = capsys.readouterr().out

@@ -49,8 +49,8 @@ def steps_of_pipeline(name: str, run: Path) -> list[Step]:
 @pytest.fixture(autouse=True)
 def _place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOPPEL_DATA", "data")
-    monkeypatch.setattr("commands.run.advice.read_sources", lambda experiment: Read([]))  # the files are not here
-    monkeypatch.setattr("commands.run.advice.check_files", lambda experiment: None)
+    monkeypatch.setattr("commands.run.preflight.read_sources", lambda experiment: Read([]))  # the files are not here
+    monkeypatch.setattr("commands.run.preflight.check_files", lambda experiment: None)
 
 
 @pytest.fixture

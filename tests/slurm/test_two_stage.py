@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import stat
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +15,7 @@ from commands.run.experiment import load
 from commands.run.launch import begin
 from commands.run.recipes import steps_of
 from commands.run.slurm import load_site
-from commands.runs.manifest import lay_out
+from commands.runs.manifest_writer import lay_out
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 from tests.run_folders import spec
@@ -210,8 +208,6 @@ def test_a_run_ends_with_what_paid_for_each_system_and_says_what_nothing_paid_fo
         (["quickstart.yaml", "RUN", "--check", "--grid", "epsilon=[3"], "YAML"),
         (["quickstart.yaml", "/dev/null/run", "--local", "--systems", "one_stage"], "/dev/null/run"),
         (["quickstart.yaml", "RUN", "--local", "--systems", "labels"], "labels"),
-        (["quickstart.yaml", "RUN", "--local", "--systems", "domain"], "'labels'"),
-        (["quickstart.yaml", "RUN", "--local", "--set", "epochs.domain=2"], "'labels'"),
         (["quickstart.yaml", "RUN", "--local", "--systems", "unconstrained", "two_stage"], "two_stage"),
         (["quickstart.yaml", "RUN", "--local", "--set", "data.batchsize"], "NAME=VALUE"),
         (["quickstart.yaml", "RUN", "--local", "--set", "num_sample=3"], "did you mean 'num_samples'"),
@@ -239,13 +235,6 @@ def test_wrong_calls_are_one_line_errors_before_anything_starts(
     assert cli.main(["run", *given]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
-
-
-def test_the_old_name_of_the_command_is_kept(tmp_path: Path) -> None:
-    words = ["--dry-run", str(EXPERIMENTS / "quickstart.yaml"), str(tmp_path / "run")]
-    command = ["bash", str(ROOT / "slurm" / "two_stage.sh"), *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={"PYTHON": sys.executable})
-    assert done.returncode == 0 and "JOB_two_stage_parse_tree=$(sbatch" in done.stdout
 
 
 @pytest.mark.parametrize("epsilon", [3.0, float("inf")])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from commands.quality import evaluate as command
-from commands.runs.system import BASE_MODEL
+from commands.runs.systems import BASE_MODEL
 from doppel.console.command import call
 from doppel.errors import DataError, UserError
 

@@ -20,7 +20,7 @@ from commands.privacy import feature_extractors
 from commands.run import execute, launch
 from commands.run.experiment import load
 from commands.run.slurm import load_site
-from commands.runs.manifest import enter
+from commands.runs.manifest_writer import enter
 
 LABELS = ("calendar", "weather", "talk")
 #: Settings of p(y). At a larger rate the noise now and then teaches a tiny model never to end a tree; as it is, one

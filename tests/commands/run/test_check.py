@@ -22,10 +22,10 @@ from commands.run.checks import refuse_to_mix
 from commands.run.closing import next_commands
 from commands.run.execute import run_stage
 from commands.run.experiment import load, save, shipped
-from commands.run.forecast import FEW_STEPS, LARGE_RATE, Readiness, readiness, trainings_of
 from commands.run.recipes import steps_of
 from commands.run.slurm import load_site
 from commands.run.sources import check_files
+from commands.run.training_plan import FEW_STEPS, LARGE_RATE, Readiness, readiness, trainings_of
 from commands.runs import yaml_files
 from commands.runs.run_folder import has_begun
 from commands.runs.steps import File
@@ -288,9 +288,12 @@ def test_shares_that_will_drown_in_their_noise_are_told_with_the_noise_to_give(
     experiment = load(shipped("own-data"), settings(users, **changes))
     steps = steps_of(experiment, tmp_path)
     ready = readiness(experiment, system(system_name), steps, {str(users): 50}, plans=False)
-    assert ready is not None and (ready.faint is None) is (told is None)
+    assert ready is not None and (ready.below_noise is None) is (told is None)
     if told is not None:
-        assert re.match(f"{system_name}: of 50 users, only {told}", str(ready.faint)) and ready.faint in ready.warnings
+        assert (
+            re.match(f"{system_name}: of 50 users, only {told}", str(ready.below_noise))
+            and ready.below_noise in ready.warnings
+        )
 
 
 @pytest.mark.filterwarnings("ignore:delta")
@@ -300,9 +303,11 @@ def test_votes_that_will_drown_are_told_with_the_clusters_to_give(users: Path, t
     for changes, told in (({}, "give resampling.clusters=5, or a smaller"), ({"resampling.clusters": 5}, None)):
         experiment = load(shipped("own-data"), {**given, **changes})
         ready = readiness(experiment, system(name), steps_of(experiment, tmp_path), {str(users): 50}, plans=False)
-        assert ready is not None and (ready.faint is None) is (told is None)
+        assert ready is not None and (ready.below_noise is None) is (told is None)
         if told is not None:
-            assert f"{name}: votes are below the noise: 0.5 a cluster" in str(ready.faint) and told in str(ready.faint)
+            assert f"{name}: votes are below the noise: 0.5 a cluster" in str(ready.below_noise) and told in str(
+                ready.below_noise
+            )
 
 
 @pytest.mark.parametrize("name", ["one_stage", "topics", "labels", "two_stage"])

@@ -15,8 +15,8 @@ from dp_accounting.pld import PLDAccountant
 
 import cli
 from commands.run.experiment import load, shipped
-from commands.run.forecast import outlook
 from commands.run.recipes import steps_of
+from commands.run.training_plan import outlook
 from commands.runs.systems import system
 from doppel.errors import UserError
 from doppel.evolution.evolve import evolve

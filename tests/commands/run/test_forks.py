@@ -54,7 +54,7 @@ from commands.run.execute import run_stage
 from doppel.console import interrupt
 forks.MODULES = {modules}
 root = Path("{root}")
-stage = "tool", root / ".done" / "step", [sys.executable, *{words}], root, None, {is_forked}
+stage = "tool", root / ".done" / "step", [sys.executable, *{words}], root, False, {is_forked}
 sys.exit(interrupt.one_line(lambda: run_stage(*stage)))
 """
 
@@ -121,9 +121,9 @@ def test_an_error_that_nobody_expected_is_told_and_done_with_as_an_interpreter_d
 def test_the_status_is_that_of_the_stage_and_marks_what_is_done(root: Path) -> None:
     mark = root / ".done" / "step"
     command = ["python", *_words(root, "a", status=75)]
-    assert run_stage("tool", mark, command, root, None, is_forked=True) == 75 and not mark.exists()
+    assert run_stage("tool", mark, command, root, is_forked=True) == 75 and not mark.exists()
     command[-1] = "0"
-    assert run_stage("tool", None, command, root, None, is_forked=True) == 0
+    assert run_stage("tool", None, command, root, is_forked=True) == 0
 
 
 def test_whoever_ends_the_stage_ends_the_command(root: Path) -> None:
@@ -133,7 +133,7 @@ def test_whoever_ends_the_stage_ends_the_command(root: Path) -> None:
 
     threading.Thread(target=end).start()
     command = ["python", *_words(root, "a", seconds=60)]
-    assert run_stage("tool", None, command, root, None, is_forked=True) == 143
+    assert run_stage("tool", None, command, root, is_forked=True) == 143
     assert not (root / "a.end").exists()
 
 

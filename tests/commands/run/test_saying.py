@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import cli
-from commands.run.asked_for import oversample_for
+from commands.run.conditions import oversample_for_words
 from commands.run.context import Wanted
 from commands.run.experiment import load, shipped
 from commands.run.recipes import draw
@@ -35,10 +35,10 @@ def test_samples_that_say_all_of_the_words_are_kept_in_their_order(samples: Path
 
 
 def test_as_many_texts_are_drawn_as_the_samples_of_the_run_promise(samples: Path) -> None:
-    assert oversample_for(samples, ["rental", "car"]) == 4  # 1.3 times 5/2
-    assert oversample_for(samples, ["dentist"]) == 200
+    assert oversample_for_words(samples, ["rental", "car"]) == 4  # 1.3 times 5/2
+    assert oversample_for_words(samples, ["dentist"]) == 200
     with pytest.raises(UserError, match=r"--words has 'rental car': .*rental,car"):
-        oversample_for(samples, ["rental car"])
+        oversample_for_words(samples, ["rental car"])
 
 
 @pytest.mark.parametrize("name", ["one_stage", "two_stage"])

@@ -13,8 +13,10 @@ import pytest
 from run_folders import edit_manifest, end_step
 
 from commands.run.execute import run_stage
-from commands.runs.manifest import Manifest, ManifestError, declare
+from commands.runs.manifest import Manifest
+from commands.runs.manifest_writer import declare
 from commands.runs.steps import File, Step
+from doppel.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[3]
 WEIGHTS = File("model/checkpoints/last.ckpt", "checkpoint", "two_stage", "two_stage")
@@ -52,7 +54,7 @@ def test_a_file_is_followed_back_to_its_checkpoint(run: Path) -> None:
     manifest = Manifest.read(run)
     chain = manifest.upstream("synthetic.jsonl")
     assert [entry.path for entry in chain] == ["synthetic.jsonl", WEIGHTS.path, "trees.jsonl"]
-    (trees,) = manifest.find("prompts", "two_stage", "predict", "trees")
+    (trees,) = manifest.find("prompts", "two_stage", "predict")
     assert (trees.budget, trees.verb, trees.folder) == ("two_stage", "predict", "sample_trees")
     assert trees.sha256 == hashlib.sha256(b"{}\n").hexdigest()
     assert trees.inputs == {WEIGHTS.path: hashlib.sha256(b"weights").hexdigest()}
@@ -80,8 +82,7 @@ def test_nothing_of_a_private_file_is_in_it_but_a_keyed_digest(
 def test_what_read_private_text_and_what_paid_for_it_is_told_of_each_file(run: Path, private: Path) -> None:
     end_step(run, "model", ["fit"], [WEIGHTS], private=str(private), mechanisms=["two_stage/model"])
     told = {path: (e.reads_private, e.mechanisms) for path, e in Manifest.read(run).files.items()}
-    unpaid: tuple[bool, tuple[str, ...]] = (False, ())
-    assert told == {WEIGHTS.path: (True, ("two_stage/model",)), TREES.path: unpaid, SAMPLES.path: unpaid}
+    assert told == {WEIGHTS.path: (True, ["two_stage/model"]), TREES.path: (False, []), SAMPLES.path: (False, [])}
 
 
 def test_the_length_of_a_private_file_does_not_show(run: Path, private: Path) -> None:
@@ -222,6 +223,6 @@ def test_what_is_no_manifest_is_refused_in_one_line(run: Path, spoil) -> None:
     content = json.loads((run / "manifest.json").read_text())
     spoil(content)
     (run / "manifest.json").write_text(json.dumps(content))
-    with pytest.raises(ManifestError) as caught:
+    with pytest.raises(UserError) as caught:
         Manifest.read(run)
     assert "\n" not in str(caught.value)

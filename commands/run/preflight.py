@@ -8,9 +8,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from commands.run.forecast import Readiness, outlook, readiness
 from commands.run.settings import systems_of
 from commands.run.sources import check_files, read_sources
+from commands.run.training_plan import Readiness, outlook, readiness
 from commands.run.work import Work
 from commands.runs.yaml_files import dump
 from doppel.console.say import confirm, say
@@ -49,20 +49,21 @@ def check_data(work: Work, asks: bool = False) -> dict[str, Readiness | Outlook]
     read = read_sources(work.experiment)
     for sentence in read.notes:
         say(f"── note: {sentence}")
-    found: dict[str, Readiness | Outlook] = {}
-    for used in systems_of(work.experiment):
-        plans = work.is_anew or not asks
-        told: Readiness | Outlook | None = readiness(work.experiment, used, work.steps, read.num_units, plans)
-        told = told or outlook(work.experiment, used, work.waiting, read.num_units, work.run)
-        if told is not None:
-            found[used.name] = told
-        drowns = [f"{used.name}: {told.advice}"] if isinstance(told, Outlook) and told.advice is not None else []
-        for sentence in told.warnings if isinstance(told, Readiness) else drowns:
+    plans: dict[str, Readiness | Outlook] = {}
+    for system in systems_of(work.experiment):
+        ready = readiness(work.experiment, system, work.steps, read.num_units, work.is_anew or not asks)
+        votes = None if ready else outlook(work.experiment, system, work.waiting, read.num_units, work.run)
+        if (plan := ready or votes) is not None:
+            plans[system.name] = plan
+        warnings = ready.warnings if ready else []
+        if votes is not None and votes.advice is not None:
+            warnings = [f"{system.name}: {votes.advice}"]
+        for sentence in warnings:
             say(f"── warning: {sentence}")
-    hopeless = [name for name, told in found.items() if isinstance(told, Readiness) and told.is_hopeless]
+    hopeless = [name for name, plan in plans.items() if isinstance(plan, Readiness) and plan.is_hopeless]
     if asks and hopeless and not confirm(f"── Spend ε on {' and '.join(hopeless)} all the same?"):
         raise UserError("nothing was started, and nothing was spent")
-    return found
+    return plans
 
 
 def check_configs(work: Work) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from commands.privacy.histogram import read_labels
-from commands.run.settings import Attributes, Experiment, Topics
+from commands.run.settings import Attributes, Experiment
 from commands.runs.stage_config import StageConfig
 from commands.runs.steps import Step
-from commands.runs.system import System
+from commands.runs.systems import System
 from datamodules.reading.attribute_codes import check_schema
 from datamodules.training_rows import TrainingRows
 from doppel.console.ledger import FILE_NAME
@@ -45,7 +45,7 @@ class Readiness:
         batch_size: B of the first training.
         steps: Of all trainings together.
         spec: Budget of all trainings; None without privacy.
-        faint: What will drown in the noise of its shares of topics or labels, in words; None: little.
+        below_noise: Which of its votes or shares are below their noise, in words; None: few.
         noise: Norm of the noise of all steps over the largest possible signal; None where it is not known.
     """
 
@@ -55,7 +55,7 @@ class Readiness:
     batch_size: int
     steps: int
     spec: DPPlan | None = None
-    faint: str | None = None
+    below_noise: str | None = None
     noise: float | None = None
 
     @property
@@ -87,23 +87,16 @@ class Readiness:
             )
         if self.is_hopeless and self.noise is not None:
             found.append(f"{self.system}: {in_words(self.noise)}")
-        return [*found, *([] if self.faint is None else [self.faint])]
+        return [*found, *([] if self.below_noise is None else [self.below_noise])]
 
 
 def readiness(
     experiment: Experiment, system: System, steps: Iterable[Step], num_units: Mapping[str, int], plans: bool
 ) -> Readiness | None:
-    """Plan the trainings of a system: units, batch size, steps and noise.
+    """Plan the trainings of a system, and calibrate its σ if asked for, which takes a second.
 
     Formal guarantees:
         All that is told are N, B, q, the number of steps and σ, which count as public, on the console.
-
-    Args:
-        experiment: What is run.
-        system: One of its systems.
-        steps: Of the run.
-        num_units: Path of a private file → its units, see :class:`~commands.run.sources.Read`.
-        plans: Whether σ is calibrated, which takes a second.
 
     Returns:
         None for a system that trains nothing, or whose units nobody has counted yet.
@@ -111,12 +104,9 @@ def readiness(
     Raises:
         UserError: The batch is larger than the data, or no noise keeps the ε.
     """
-    trainings = trainings_of(system, steps)
-    if not trainings:
-        return None
-    found: Readiness | None = None
-    for step in trainings:
-        config = StageConfig(step.config)
+    configs = [StageConfig(step.config) for step in trainings_of(system, steps)]
+    sizes = []
+    for config in configs:
         named = experiment.data if experiment.write_parses else config.data  # before a parser writes its trees
         count = _count_units(str(named.get("train_path")), config.data, num_units)
         if count is None:
@@ -130,19 +120,21 @@ def readiness(
                 "data.batch_size=null for a twentieth of them"
             )
         taken = num_steps((config.content.get("trainer") or {}).get("max_epochs", 1), count, batch_size)
-        unit = config.data.get("unit") or "utterance"
-        if found is None:
-            privacy = config.privacy
-            faint = None if privacy is None else _faint(experiment, system, privacy, count, batch_size, unit)
-            found = Readiness(system.name, unit, count, batch_size, taken, faint=faint)
-            if plans and privacy is not None:
-                with warnings.catch_warnings(action="ignore"):  # said when the files are read
-                    spec = privacy.plan(count, batch_size, privacy.epochs or [1.0], unit, None)
-                size = _num_trained(config.model)
-                found = replace(found, spec=spec, noise=None if size is None else over_training(spec, size))
-        else:
-            found = replace(found, steps=found.steps + taken)
-    return found
+        sizes.append((count, batch_size, taken))
+    if not sizes:
+        return None
+    count, batch_size, _ = sizes[0]
+    unit, privacy = configs[0].data.get("unit") or "utterance", configs[0].privacy
+    found = Readiness(system.name, unit, count, batch_size, sum(taken for *_, taken in sizes))
+    if privacy is None:
+        return found
+    found = replace(found, below_noise=_below_noise(experiment, system, privacy, count, batch_size, unit))
+    if not plans:
+        return found
+    with warnings.catch_warnings(action="ignore"):  # said when the files are read
+        spec = privacy.plan(count, batch_size, privacy.epochs or [1.0], unit, None)
+    size = _num_trained(configs[0].model)
+    return replace(found, spec=spec, noise=None if size is None else over_training(spec, size))
 
 
 def outlook(
@@ -151,14 +143,7 @@ def outlook(
     """Plan the votes of a system: units, candidates and noise.
 
     Formal guarantees:
-        A function of N, which counts as public, of the budget and of the experiment.
-
-    Args:
-        experiment: What is run.
-        system: One of its systems.
-        steps: Of the run that are not done.
-        num_units: Path of a private file → its units.
-        run: The run folder, whose ledger may have paid for rows of attributes.
+        A function of N, which counts as public, of the budget, of the experiment and of what its ledger has paid for.
 
     Returns:
         None of a system without votes, or whose units nobody has counted.
@@ -195,7 +180,7 @@ def _num_trained(model: Mapping[str, Any]) -> int | None:
         return None
 
 
-def _faint(
+def _below_noise(
     experiment: Experiment,
     system: System,
     privacy: PrivacyArguments,
@@ -203,13 +188,13 @@ def _faint(
     batch_size: int,
     unit: str,
 ) -> str | None:
-    """That votes, or shares of attributes, topics or labels, will drown in their noise, and what mends that.
+    """That votes, or shares of attributes, topics or labels, are below their noise, and what mends that.
 
     Formal guarantees:
         A function of N, B, the budget and the public number of clusters, values, topics or labels.
     """
     lead = f"{system.name}: of {num_units:,} {unit}s, only what"
-    if system.needs == "attributes" and experiment.attributes is not None:
+    if system.has_attributes and experiment.attributes is not None:
         least = _least_attribute(experiment.attributes, privacy, num_units)
         share = experiment.attributes.share
         text = f"{lead} {least:.0%} have shows above the noise of one attribute: raise attributes.share={share:g}"
@@ -218,11 +203,14 @@ def _faint(
     if not noise:
         return None
     if votes is not None and votes.of == "votes" and system.name != "topics" and system.learns != "label":
-        each, fewer = num_units / votes.clusters, int(num_units / CLEAR / noise)
-        ways = [f"resampling.clusters={fewer}"] if fewer >= 2 else []
-        told = f"{system.name}: votes are below the noise: {each:.2g} a cluster on average under noise of {noise:g}"
-        told += f": give {', or '.join([*ways, 'a smaller resampling.noise_multiplier'])}"
-        return None if each >= CLEAR * noise else told
+        each, clusters = num_units / votes.clusters, int(num_units / CLEAR / noise)
+        fewer = f"resampling.clusters={clusters}, or " if clusters >= 2 else ""
+        if each >= CLEAR * noise:
+            return None
+        return (
+            f"{system.name}: votes are below the noise: {each:.2g} a cluster on average under noise of {noise:g}: "
+            f"give {fewer}a smaller resampling.noise_multiplier"
+        )
     number, key = _bins(experiment, system)
     least = largest_noise(number) / num_units if number else 0.0
     if least * noise <= LARGE_SHARE:
@@ -259,7 +247,7 @@ def _sigma(privacy: PrivacyArguments, noise: float, num_units: int, batch_size: 
 def _bins(experiment: Experiment, system: System) -> tuple[int, str]:
     """How many topics or labels a system counts, and the key of their noise."""
     if system.name == "topics":
-        return (experiment.topics or Topics()).num_topics, "topics.noise_multiplier"
+        return experiment.topic_settings.num_topics, "topics.noise_multiplier"
     if system.learns == "label" and experiment.labels and Path(experiment.labels).is_file():
         return len(read_labels(Path(experiment.labels))), f"stages.{system.name}.privacy.histogram_noise_multiplier"
     return 0, ""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from commands.privacy.histogram import read_shares
 from commands.runs.private_files import of_runs
-from commands.runs.system import System
+from commands.runs.systems import System
 from doppel.errors import DataError, UserError
 from doppel.files import read_json_lines
 from doppel.lispress import is_valid
@@ -35,14 +35,14 @@ def topic_of(run: Path, system: System, given: str) -> str:
     raise UserError(f"{how} {given!r}: give one of {'; '.join(map(repr, near))}")
 
 
-def oversample_of(run: Path, system: System, topic: str) -> int:
+def oversample_for_topic(run: Path, system: System, topic: str) -> int:
     """Return how many texts to draw for one of a topic, by its released share."""
     told = read_shares(run / system.scope / "one_stage" / "marginals.json")
     share = told["sums"].get(topic, 0.0) / told["num_units"]
     return min(_MOST, math.ceil(_MARGIN / share)) if share > 0 else _MOST
 
 
-def oversample_for(samples: Path, words: Sequence[str]) -> int:
+def oversample_for_words(samples: Path, words: Sequence[str]) -> int:
     """Texts to write for each that says all of some words, by how many of the run's own samples do.
 
     Raises:
