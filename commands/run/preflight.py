@@ -55,6 +55,8 @@ def check_data(work: Work, asks: bool = False) -> dict[str, Readiness | Outlook]
         votes = None if ready else outlook(work.experiment, system, work.waiting, read.num_units, work.run)
         if (plan := ready or votes) is not None:
             plans[system.name] = plan
+        if ready and ready.note and not asks:
+            say(f"── note: {ready.note}")
         warnings = ready.warnings if ready else []
         if votes is not None and votes.advice is not None:
             warnings = [f"{system.name}: {votes.advice}"]

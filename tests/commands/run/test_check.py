@@ -12,9 +12,11 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from run_folders import end_step
+from source_modules import ROOT
 
 import cli
 from commands.run import estimate, launch
@@ -29,7 +31,7 @@ from commands.run.training_plan import FEW_STEPS, LARGE_RATE, Readiness, readine
 from commands.runs import yaml_files
 from commands.runs.run_folder import has_begun
 from commands.runs.steps import File
-from commands.runs.systems import system
+from commands.runs.systems import BASE_MODEL, system
 from doppel.errors import UserError
 from doppel.grammar import generate
 from doppel.privacy.spec import plan
@@ -182,6 +184,20 @@ def test_a_run_that_is_hopeless_is_called_so_by_check_and_plan_alike_and_asks_be
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("num_units", "base", "is_told"), [(4_999, BASE_MODEL, True), (5_000, BASE_MODEL, False), (4_999, "other", False)]
+)
+def test_with_few_units_a_larger_base_is_named(num_units: int, base: str, is_told: bool) -> None:
+    """Where readers found its samples better, by the sheet in benchmarks/results."""
+    spec = plan(num_units, 100, [1.0], 3.0)
+    note = Readiness("topics", "user", num_units, 100, 60, spec, base=base).note
+    assert (note is not None) == is_told
+    sheet = pd.read_csv(ROOT / "benchmarks" / "results" / "reading-3000.csv")
+    usable = (sheet["usable"] == "yes").groupby(sheet["writer"].str.partition(" ")[0]).sum()
+    if note is not None:
+        assert f"{usable['SmolLM2-135M']} of SmolLM2-135M were, {usable['shipped']} of this base" in note
+
+
 @pytest.mark.filterwarnings("ignore:delta")
 def test_a_check_ends_with_what_each_system_will_do(
     users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -204,7 +220,9 @@ def test_a_batch_that_wastes_the_budget_is_told_and_the_usual_one_is_not(
 ) -> None:
     monkeypatch.setattr(estimate, "forecast", lambda *_: (1.0, 3.0, 0))
     assert called(users, tmp_path / "run", "--check", **{"data.batch_size": 40, "systems": ["one_stage"]}) == 0
-    rate, few, noise, ready = (line for line in capsys.readouterr().out.splitlines() if "one_stage" in line)
+    rate, few, noise, ready = (
+        line for line in capsys.readouterr().out.splitlines() if "one_stage" in line and "note:" not in line
+    )
     assert "data.batch_size" in rate and "4 steps" in few and "hopeless" in noise and "B 40, 4 steps" in ready
     assert called(users, tmp_path / "run", "--check", systems=["one_stage"]) == 0
     assert "data.batch_size" not in capsys.readouterr().out
