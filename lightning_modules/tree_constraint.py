@@ -76,14 +76,9 @@ class TreeConstraint:
             raise RuntimeError(f"the grammar of trees does not go on: {state.get_error()}")
 
     def mask(self, states: Sequence[LLMatcher | None], like: Tensor) -> Tensor:
-        """Return which scores are to be cut off.
+        """Return booleans of the shape of the scores ``like`` [texts, vocabulary], true where a token is forbidden.
 
-        Args:
-            states: Of each text; None for one that may go on with anything.
-            like: Scores of shape [texts, vocabulary], with at least as many columns as there are token ids.
-
-        Returns:
-            Booleans of the same shape, true where a token is forbidden.
+        A text with no state may go on with anything. There are at least as many columns as token ids.
         """
         bits = allocate_token_bitmask(len(states), self._num_tokens)  # all are set
         running = [(state, row) for row, state in enumerate(states) if state is not None]

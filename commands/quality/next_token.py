@@ -17,12 +17,6 @@ def next_token_metrics(
     Formal guarantees:
         A function of samples, of a public reference and of a public model.
 
-    Args:
-        samples: What the model learns from.
-        reference: Human turns that anybody may see, as many.
-        epochs: Passes over what it learns from.
-        seed: Of the halves, and of the training.
-
     Returns:
         ``next_token_accuracy`` after so many samples as half of the reference has turns,
         ``human_next_token_accuracy`` after that half, and ``next_token_accuracy_untrained`` of the model as it is.

@@ -29,7 +29,7 @@ class LogicalBatches:
         without.
 
     Args:
-        turns: Encoded turns.
+        turns: The rows.
         max_tokens_per_micro_batch: Bound on rows times padded length of a micro-batch; a single unit may pass it.
         max_rows_per_unit: Rows that represent a unit, at most. Public.
         seed: For tests only; None takes the secret from the operating system's entropy.
@@ -57,18 +57,15 @@ class LogicalBatches:
         """
         groups: dict[int, list[list[int]]] = {}
         for unit in sampled:
-            rows = self._choose(step, unit)
-            groups.setdefault(len(rows), []).append(rows)
+            rows = self.turns.rows_of(unit)
+            chosen = choose(self._secret, step, unit, len(rows), self.max_rows_per_unit)
+            groups.setdefault(len(chosen), []).append([int(rows[i]) for i in chosen])
         micro_batches = [
             micro_batch(self.turns, part)
             for _, group in sorted(groups.items())
             for part in cut(self.turns, group, self.max_tokens_per_micro_batch)
         ]
         return LogicalBatch(micro_batches, len(sampled), expected_num_units)
-
-    def _choose(self, step: int, unit: int) -> list[int]:
-        rows = self.turns.rows_of(unit)
-        return [int(rows[turn]) for turn in choose(self._secret, step, unit, len(rows), self.max_rows_per_unit)]
 
 
 def all_examples(
@@ -77,13 +74,10 @@ def all_examples(
     """Return all turns, each row a unit of its own, sorted by length and cut by token budget: for validation and test.
 
     Args:
-        turns: Encoded turns.
-        max_tokens_per_batch: Bound on rows times padded length of a batch; a single turn may pass it.
+        turns: The rows.
+        max_tokens_per_batch: Bound on rows times padded length of a batch, a logical one with a single micro-batch.
         limit: Use only the first turns, at most this many.
         is_public: Whether metrics of these turns may leave the process.
-
-    Returns:
-        Logical batches with a single micro-batch each.
     """
     num_rows = len(turns) if limit is None else min(limit, len(turns))
     parts = list(cut(turns, [[row] for row in range(num_rows)], max_tokens_per_batch))
@@ -105,13 +99,8 @@ def choose(secret: Secret, step: int, unit: int, num: int, limit: int) -> list[i
 def cut(turns: EncodedExamples, units: list[list[int]], max_tokens: int) -> Iterator[list[list[int]]]:
     """Sort units by their longest row, longest first, and cut them where rows times length pass the budget.
 
-    A part that holds an eighth of the budget also ends before a unit shorter than 0.8 of its longest, or a logical
-    batch of few parts would be padded much.
-
-    Args:
-        turns: Encoded turns.
-        units: Rows of each unit, equally many for all.
-        max_tokens: Bound on rows times padded length; every part has at least one unit.
+    A part has at least one unit. One that holds an eighth of the budget also ends before a unit shorter than 0.8 of its
+    longest, or a logical batch of few parts would be padded much. All units have equally many rows.
     """
     lengths = turns.lengths
     longest = [max(int(lengths[row]) for row in rows) for rows in units]
@@ -127,12 +116,7 @@ def cut(turns: EncodedExamples, units: list[list[int]], max_tokens: int) -> Iter
 
 
 def micro_batch(turns: EncodedExamples, units: Sequence[Sequence[int]]) -> MicroBatch:
-    """Pad the rows of units on the right; prompt, separator and padding carry no loss.
-
-    Args:
-        turns: Encoded turns.
-        units: Rows of each unit, equally many for all.
-    """
+    """Pad the rows of units, equally many for each, on the right; prompt, separator and padding carry no loss."""
     rows = [row for unit in units for row in unit]
     input_ids, labels = pad([turns.row(row) for row in rows], turns.num_prompt[rows].tolist(), turns.pad_id)
     return MicroBatch(input_ids, labels, len(units), len(units[0]))
@@ -143,13 +127,7 @@ def pad(
     num_prompt: Sequence[int],
     pad_id: int,
 ) -> tuple[Tensor, Tensor]:
-    """Return token ids padded on the right and labels without the prompts, both int64 [rows, length].
-
-    Args:
-        rows: Token ids of each row.
-        num_prompt: Leading ids without loss of each row.
-        pad_id: Fills the ids; :data:`IGNORE_INDEX` fills the labels.
-    """
+    """Return token ids padded on the right and labels without the prompts, both int64 [rows, length]."""
     shape = len(rows), max(map(len, rows))
     input_ids, labels = np.full(shape, pad_id, dtype=np.int64), np.full(shape, IGNORE_INDEX, dtype=np.int64)
     for place, (row, start) in enumerate(zip(rows, num_prompt, strict=True)):
