@@ -241,7 +241,9 @@ class TextFormat:
 
         The tokenizer and the table of slots by their digests; without such a table nothing is said of it.
         """
-        tokenizer = _digest(self._tokenizer_state(), f"{self.bos_id},{self.eos_id}")
+        own = self.tokenizer
+        state = own.backend_tokenizer.to_str() if own.is_fast else repr(sorted(own.get_vocab().items()))
+        tokenizer = hashlib.blake2b(f"{state}\0{self.bos_id},{self.eos_id}".encode(), digest_size=16).hexdigest()
         prefix = "yes" if self.task_prefix else "no"
         slots = {} if self._table is None else {"slots": self._table.digest}
         return {"tokenizer": tokenizer, "linearisation": self.linearisation, "task_prefix": prefix, **slots}
@@ -251,17 +253,7 @@ class TextFormat:
         own = self.compatibility()
         return next((name for name in {**own, **saved} if saved.get(name) != own.get(name)), None)
 
-    def _tokenizer_state(self) -> str:
-        if self.tokenizer.is_fast:
-            state: str = self.tokenizer.backend_tokenizer.to_str()
-            return state
-        return repr(sorted(self.tokenizer.get_vocab().items()))
-
 
 def spaced(tree: str) -> str:
     """Write a tree with a space inside each quote."""
     return _STRING.sub(r'" \1 "', tree)
-
-
-def _digest(*parts: str) -> str:
-    return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()

@@ -10,12 +10,13 @@ from typing import Any
 
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
+from commands.lightning.trained_model import place_of
 from commands.quality.attributes import Side, attribute_metrics
 from commands.quality.judges import Judges, judges_of
 from commands.quality.keep_best import record_of
-from commands.quality.next_token import next_token_metrics
 from commands.runs.private_files import of_runs
 from commands.runs.run_record import read_json
+from commands.runs.system import BASE_MODEL
 from datamodules.guards.overlap import refuse_private
 from datamodules.guards.selection import Selection
 from datamodules.reading.attribute_codes import codes_of
@@ -125,7 +126,9 @@ def evaluate(
         values |= found
         values["notes"] += more
     if next_token_epochs:
-        values |= next_token_metrics(sides[0], sides[1], next_token_epochs, seed)
+        from doppel.metrics.next_token import next_token_metrics
+
+        values |= next_token_metrics(sides[0], sides[1], place_of(BASE_MODEL), next_token_epochs, seed)
     told = ", ".join(f"{name}: {model}" for name, model in judges.models.items()) or None
     values |= {"judges": told, "featurizer": featurizer, "parser": None if parser is None else str(parser)}
     values["notes"] += judges.notes

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,13 +21,8 @@ from doppel.privacy.secret import Secret
 class LogicalBatches:
     """Makes logical batches of sampled units.
 
-    A unit with more than ``max_rows_per_unit`` rows is represented by that many, chosen uniformly. Units with
+    A unit with more than ``max_rows_per_unit`` rows is represented by that many (:func:`representatives`). Units with
     equally many rows share micro-batches.
-
-    Formal guarantees:
-        The choice of rows is a function of (secret, step, unit) and not of the content, so the clipped contribution of
-        a unit stays bounded whatever it holds, and the choices of the other units have the same law with it and
-        without.
 
     Args:
         turns: The rows.
@@ -55,14 +51,9 @@ class LogicalBatches:
             sampled: Units of this rank.
             expected_num_units: Divisor of the summed gradient, over all ranks.
         """
-        groups: dict[int, list[list[int]]] = {}
-        for unit in sampled:
-            rows = self.turns.rows_of(unit)
-            chosen = choose(self._secret, step, unit, len(rows), self.max_rows_per_unit)
-            groups.setdefault(len(chosen), []).append([int(rows[i]) for i in chosen])
         micro_batches = [
             micro_batch(self.turns, part)
-            for _, group in sorted(groups.items())
+            for group in representatives(self._secret, step, sampled, self.turns.rows_of, self.max_rows_per_unit)
             for part in cut(self.turns, group, self.max_tokens_per_micro_batch)
         ]
         return LogicalBatch(micro_batches, len(sampled), expected_num_units)
@@ -89,11 +80,28 @@ def all_examples(
     return Batches(make, len(parts))
 
 
-def choose(secret: Secret, step: int, unit: int, num: int, limit: int) -> list[int]:
-    """Choose which of a unit's ``num`` turns represent it in a step: all, or ``limit`` of them, uniformly."""
-    if num <= limit:
-        return list(range(num))
-    return sorted(secret.stream("rows", step, unit).sample(range(num), limit))
+def representatives(
+    secret: Secret, step: int, units: Iterable[int], rows_of: Callable[[int], Any], limit: int
+) -> list[list[list[int]]]:
+    """Choose the rows that represent units in a step: all of a unit, or ``limit`` of them, uniformly.
+
+    Formal guarantees:
+        The choice of rows is a function of (secret, step, unit) and not of the content, so the clipped contribution of
+        a unit stays bounded whatever it holds, and the choices of the other units have the same law with it and
+        without.
+
+    Returns:
+        The rows of each unit, with units of equally many rows in one group, the fewest first.
+    """
+    groups: dict[int, list[list[int]]] = {}
+    for unit in units:
+        rows = rows_of(unit)
+        places: Iterable[int] = range(len(rows))
+        if len(rows) > limit:
+            places = sorted(secret.stream("rows", step, unit).sample(range(len(rows)), limit))
+        chosen = [int(rows[place]) for place in places]
+        groups.setdefault(len(chosen), []).append(chosen)
+    return [group for _, group in sorted(groups.items())]
 
 
 def cut(turns: EncodedExamples, units: list[list[int]], max_tokens: int) -> Iterator[list[list[int]]]:

@@ -130,9 +130,6 @@ class DecodingBatch:
 
     Args:
         model: As for :func:`decode`; likewise the rest.
-        requests: Prompts and their longest texts.
-        rule: How to draw.
-        max_rows: Most rows at a time.
     """
 
     def __init__(self, model: PreTrainedModel, requests: Sequence[Request], rule: DrawingRule, max_rows: int) -> None:
@@ -153,7 +150,6 @@ class DecodingBatch:
         self._is_additive = model.config.get_text_config()._attn_implementation == "eager"
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in _forward_arguments(model) else {}
         self.never = torch.tensor(rule.never, dtype=torch.long, device=self.device)
-
         longest = max((len(r.prompt) for r in requests), default=0)
         num_layers = model.config.get_text_config().num_hidden_layers
         self.cache = RowCache(num_layers, self.max_rows, longest + _SPARE_COLUMNS)
