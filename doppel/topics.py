@@ -37,7 +37,8 @@ _SHARE_UNLIKE = 0.05
 #: Samples of a topic that suffice to name it.
 _FEW_SAMPLES = 10
 _WORDS_OF_A_NAME = 3
-#: Of a topic's texts, those that a word of its name must be in: a rare name of a person is no topic.
+#: Of a topic's texts, those that a word of its name is in, unless another topic is called so already: a rare name of a
+#: person is no topic.
 _LEAST_SHARE = 0.1
 #: A further word must tell the topic apart at least so well as the first, in part.
 _LEAST_SCORE = 0.3
@@ -192,16 +193,14 @@ def names_of(members: Sequence[Sequence[str]]) -> list[str]:
     names: list[str] = []
     for own, texts in zip(shares, found, strict=True):
         scores = {s: share * np.log1p(len(members) * share / everywhere[s]) for s, share in own.items()}
-        common = [stem for stem in scores if own[stem] >= _LEAST_SHARE] or list(scores)
-        ranked = sorted(common, key=lambda stem: (-scores[stem], stem))
-        close = [stem for stem in ranked if scores[stem] >= _LEAST_SCORE * scores[ranked[0]]]
+        ranked = sorted(scores, key=lambda stem: (own[stem] < _LEAST_SHARE, -scores[stem], stem))
+        num_common = sum(share >= _LEAST_SHARE for share in own.values()) or len(ranked)
+        close = [stem for stem in ranked[:num_common] if scores[stem] >= _LEAST_SCORE * scores[ranked[0]]]
         place = _places(texts)
-        for length in range(min(_WORDS_OF_A_NAME, max(2, len(close))), len(ranked) + 1):
-            name = " ".join(shown[stem] for stem in sorted(ranked[:length], key=lambda stem: place[stem]))
+        for length in range(min(_WORDS_OF_A_NAME, max(2, len(close)), num_common), len(ranked) + 1):
+            name = " ".join(shown[stem] for stem in sorted(ranked[:length], key=lambda stem: place[stem])) or "other"
             if name not in names:
                 break
-        else:
-            name = " ".join(shown[stem] for stem in sorted(ranked, key=lambda stem: place[stem])) or "other"
         names.append(name if name not in names and name != "other" else f"{name} {len(names) + 1}")
     return names
 

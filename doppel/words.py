@@ -21,7 +21,6 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import ClassVar
 
@@ -37,9 +36,6 @@ TIMES = 3.0
 MOST_ROWS, _ROWS_PART = 64, 0.04
 #: The bin of that number; no word.
 _ROWS = "(rows)"
-#: Two words belong together where so many of the samples that say the rarer one say both.
-_TOGETHER = 0.2
-_FEWEST = 2
 _WORD = re.compile(r"[^\W\d_]{2,}")
 #: What redaction leaves of a word, and hardly occurs in the reference.
 _MASK = re.compile(r"\[\w+\]")
@@ -179,31 +175,3 @@ class UnexpectedWords:
                 shown.append(Word(word, min(1.0, share), share - least, high, reference))
         shown.sort(key=lambda word: (-word.share, word.word))
         return Found(tuple(shown), least, len(self._rank), rows)
-
-
-def findings(words: Iterable[str], samples: Sequence[str]) -> list[list[str]]:
-    """Group words that samples say together; their order is kept.
-
-    Args:
-        words: That are shown.
-        samples: Of a private model, so that what is said together is post-processing.
-    """
-    words = list(words)
-    said: dict[str, set[int]] = {word: set() for word in words}
-    for i, text in enumerate(samples):
-        for word in said.keys() & words_of(text):
-            said[word].add(i)
-    group = {word: [word] for word in words}
-    for one, other in combinations(words, 2):
-        both, fewer = len(said[one] & said[other]), min(len(said[one]), len(said[other]))
-        if both >= max(_FEWEST, _TOGETHER * fewer) and group[one] is not group[other]:
-            group[one] += group[other]
-            group.update(dict.fromkeys(group[one], group[one]))
-    return [sorted(own, key=words.index) for own in {id(own): own for own in group.values()}.values()]
-
-
-def saying(words: Iterable[str], samples: Sequence[str], num: int) -> list[str]:
-    """Return so many different samples that say most of the words."""
-    wanted = set(words)
-    count = {text: len(wanted & set(words_of(text))) for text in dict.fromkeys(samples)}
-    return sorted((text for text in count if count[text]), key=lambda text: -count[text])[:num]

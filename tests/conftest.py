@@ -17,7 +17,7 @@ from tests.tiny_model import write_corpus, write_model
 os.environ.setdefault("WANDB_MODE", "offline")
 os.environ.setdefault("WANDB_SILENT", "true")
 _KEYS = tempfile.TemporaryDirectory(prefix="doppel-tests-")  # with notes of the ledgers: not those of the user
-# A busy machine fails no test, and each commit meets the same examples; HYPOTHESIS_PROFILE=search draws new ones.
+# A busy machine fails no test, and every run meets the same examples; HYPOTHESIS_PROFILE=search draws new ones.
 settings.register_profile("doppel", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "doppel"))

@@ -88,6 +88,13 @@ def test_names_differ_and_need_no_words() -> None:
     assert names_of([["the"], ["?"]]) == ["other 1", "other 2"]
 
 
+def test_a_topic_whose_frequent_words_name_another_one_is_told_apart_by_a_rarer_word() -> None:
+    thanks = ["thanks lot"] * 20
+    names = names_of([thanks, [*thanks, "thanks lot, perfect"], thanks])
+    assert names == ["thanks lot", "thanks lot perfect", "thanks lot 3"]
+    assert names_of([["yes"] * 20, [*["yes"] * 20, "yes tomorrow"]]) == ["yes", "yes tomorrow"]
+
+
 def test_names_are_the_topics_own_words_in_the_order_of_speech_without_a_second_form_of_one() -> None:
     names = names_of(
         [

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commands.page.unexpected import findings
 from doppel.errors import DataError
 from doppel.privacy.histogram import unit_sums
-from doppel.words import ENGLISH, MOST_ROWS, NoisyWords, UnexpectedWords, findings, read_vocabulary, saying
+from doppel.words import ENGLISH, MOST_ROWS, NoisyWords, UnexpectedWords, read_vocabulary
 
 VOCABULARY = {"the": 9000, "taxi": 40, "rental": 30, "song": 200, "play": 300, "weather": 100, "dentist": 9}
 REFERENCE = ["play the song", "play the weather song", "the song"] * 50
@@ -104,8 +105,6 @@ def test_words_that_samples_say_together_are_one_finding() -> None:
     assert findings(["rental", "dentist", "car", "song", "taxi"], samples) == [
         ["rental", "car"], ["dentist"], ["song"], ["taxi"],
     ]  # fmt: skip
-    assert saying(["rental", "car"], [*samples, "the car"], 2) == ["rental of a car", "a rental car"]
-    assert saying(["taxi"], samples, 3) == []
 
 
 @pytest.mark.parametrize("line", ["taxi", "taxi 0", "taxi many", "Taxi 3", "two words 3", "song 4"])

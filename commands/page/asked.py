@@ -167,7 +167,7 @@ def ask(samples: Sequence[Sample], supported: Supported | None, release: Release
     if release is not None and samples[0].label is not None:
         for name in release.shares:
             uses.setdefault(name, [])
-    everywhere = _word_shares(samples)
+    everywhere = word_shares(samples)
     rows: list[Row] = []
     plumbing: list[Row] = []
     unlike: Row | None = None
@@ -241,12 +241,12 @@ def _row(
         is_supported=None if supported is None else supported.holds(name),
         read_back=sum(name in found for found in read) / len(read) if read else None,
         confidence=sum(sure) / len(sure) if sure else None,
-        examples=_examples(own, everywhere),
+        examples=examples(own, everywhere),
     )
 
 
-def _examples(own: Sequence[Sample], everywhere: Mapping[str, float]) -> tuple[str, ...]:
-    """Three different utterances of a row that say it, of a common length and the simplest requests first.
+def examples(own: Sequence[Sample], everywhere: Mapping[str, float]) -> tuple[str, ...]:
+    """Return three different utterances of a row that say it, of a common length and the simplest requests first.
 
     A tree's utterance need not say all that the tree does. It says a row by words that are more frequent in the row's
     utterances than in all, of which the two best count; a label before that by the words of its name.
@@ -257,7 +257,7 @@ def _examples(own: Sequence[Sample], everywhere: Mapping[str, float]) -> tuple[s
     """
     by_text = {sample.utterance: sample for sample in reversed(own)}
     place = {sample.utterance: i for i, sample in reversed(list(enumerate(own)))}
-    gains = {word: share - everywhere[word] for word, share in _word_shares(own).items()}
+    gains = {word: share - everywhere[word] for word, share in word_shares(own).items()}
     labels = [_words(sample.label) for sample in own if sample.label is not None]
     named = frozenset.intersection(*labels) if labels else frozenset()  # of several attributes that of the row
 
@@ -274,8 +274,8 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(re.findall(r"[^\W_]+", text.lower()))
 
 
-def _word_shares(samples: Sequence[Sample]) -> dict[str, float]:
-    """Of each word, the share of the samples that have it."""
+def word_shares(samples: Sequence[Sample]) -> dict[str, float]:
+    """Return of each word the share of the samples that have it."""
     counts = Counter(word for sample in samples for word in _words(sample.utterance))
     return {word: count / len(samples) for word, count in counts.items()}
 

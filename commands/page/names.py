@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from commands.page.supported import matches, public_file
 from doppel import files
@@ -85,3 +88,28 @@ def shipped_names(functions: Collection[str]) -> Names:
     own = [name for name in functions if not table.is_plumbing(name)]
     is_known = 2 * sum(name in table.words for name in own) > len(own)
     return table if is_known else Names({}, table.plumbing)
+
+
+def write_template(path: Path, called: Names, told: Mapping[str, str], plumbing: Collection[str]) -> None:
+    """Write names as a file to fill in and to read.
+
+    Args:
+        path: A new file.
+        called: What names are called already.
+        told: What is said of each name, above it; empty: nothing.
+        plumbing: Names that nobody asks for.
+
+    Raises:
+        UserError: The file is there, and may be filled in.
+    """
+    if path.exists():
+        raise UserError("is there already: fill that in, or give a new file", about=f"--names-template {path}")
+    lines = ["# What people call these; where nothing stands, the name itself is shown.\n"]
+    for name, about in told.items():
+        lines += [f"# {about}\n" if about else "", _yaml({name: called.words.get(plain(name), "")})]
+    files.write_text(path, "".join([*lines, _yaml({PLUMBING: sorted(plumbing)})]))
+
+
+def _yaml(content: dict[str, Any]) -> str:
+    text: str = yaml.safe_dump(content, allow_unicode=True)
+    return text

@@ -4,46 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
+from commands.page.asked import Sample, examples, word_shares
 from commands.privacy.coverage import gaps, ledger_of
 from commands.runs.run_record import RunRecord
-from doppel.words import TIMES, Word, findings, saying
+from doppel.words import TIMES, words_of
 
-_SAMPLES = 3
-
-
-@dataclass(frozen=True)
-class Finding:
-    """Words that belong together.
-
-    Attributes:
-        words: The most frequent first.
-        samples: Samples that say most of them.
-    """
-
-    words: list[Word]
-    samples: list[str]
+#: Two words belong together where so many of the samples that say the rarer one say both.
+_TOGETHER = 0.2
+_FEWEST = 2
 
 
-@dataclass(frozen=True)
-class Unexpected:
-    """What a run found that its reference hardly says.
-
-    Attributes:
-        findings: The most frequent first.
-        told: The release: ``least`` share that shows, ``num_units``, ``unit``, ``noise_multiplier``, ``per_unit``,
-            ``num_words``.
-        times: How many times its share in the reference a word has to have.
-    """
-
-    findings: list[Finding]
-    told: dict[str, Any]
-    times: float = TIMES
-
-
-def read_unexpected(record: RunRecord, budget: str, samples: Sequence[str]) -> Unexpected | None:
+def read_unexpected(record: RunRecord, budget: str, samples: Sequence[Sample]) -> dict[str, Any] | None:
     """Read the words that a budget has released.
 
     Formal guarantees:
@@ -53,17 +27,38 @@ def read_unexpected(record: RunRecord, budget: str, samples: Sequence[str]) -> U
     Args:
         record: The run.
         budget: The ledger's scope.
-        samples: Texts of its samples.
+        samples: Its samples.
 
     Returns:
-        None where the run has released none.
+        The release as its step wrote it, and ``findings``: words that belong together, with ``samples`` that say
+        them. None where the run has released none.
     """
     manifest, ledger = record.manifest, ledger_of(record)
     for entry in manifest.find("metrics", verb="words"):
         if entry.budget != budget or not manifest.path(entry).is_file() or gaps(manifest, ledger, entry):
             continue
         told = json.loads(manifest.path(entry).read_text(encoding="utf-8"))
-        words = {word["word"]: Word(**word) for word in told["words"]}
-        groups = findings(words, samples)
-        return Unexpected([Finding([words[w] for w in own], saying(own, samples, _SAMPLES)) for own in groups], told)
+        words = {word["word"]: word for word in told["words"]}
+        everywhere, found = word_shares(samples), []
+        for own in findings([*words], [sample.utterance for sample in samples]):
+            said = [sample for sample in samples if not {*own}.isdisjoint(words_of(sample.utterance))]
+            found.append({"words": [words[word] for word in own], "samples": examples(said, everywhere)})
+        return {**told, "times": TIMES, "findings": found}
     return None
+
+
+def findings(words: Sequence[str], samples: Sequence[str]) -> list[list[str]]:
+    """Group words that samples say together; their order is kept."""
+    texts = [frozenset(words_of(text)) for text in samples]
+    said = {word: {i for i, text in enumerate(texts) if word in text} for word in words}
+
+    def belong(one: str, other: str) -> bool:
+        fewer = min(len(said[one]), len(said[other]))
+        return len(said[one] & said[other]) >= max(_FEWEST, _TOGETHER * fewer)
+
+    groups: list[list[str]] = []
+    for word in words:
+        near = [group for group in groups if any(belong(word, other) for other in group)]
+        groups = [*(group for group in groups if group not in near), [*chain(*near), word]]
+    groups = [sorted(group, key=words.index) for group in groups]
+    return sorted(groups, key=lambda group: words.index(group[0]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import shlex
@@ -14,14 +15,13 @@ import yaml
 
 from commands.page import quality
 from commands.page.asked import FEWEST, Asked, Sample, ask, hierarchy, is_asked_for, lacks
-from commands.page.html import PAGE, render
-from commands.page.names import Names, read_names, shipped_names
-from commands.page.names_template import write_template
+from commands.page.html import PAGE, percent, render
+from commands.page.names import Names, read_names, shipped_names, write_template
 from commands.page.redacted import hidden
 from commands.page.released import read_release
 from commands.page.support import Support, find_support, sampled_of
 from commands.page.tree_paths import tree_paths
-from commands.page.unexpected import Unexpected, read_unexpected
+from commands.page.unexpected import read_unexpected
 from commands.privacy.coverage import ledger_of
 from commands.privacy.verify import card as card_of
 from commands.quality import run_numbers
@@ -85,9 +85,12 @@ def write_page(
     called = _called(drawn, record.experiment.get("names") if names is None else names)
     asked, support = _requests(record, drawn, called, supported)
     if names_template is not None:
-        if asked["asked"] is None:
+        if (found := asked["asked"]) is None:
             raise UserError("the samples have neither trees nor labels, so there are no names to fill in")
-        write_template(names_template, asked["asked"], called)
+        rows = sorted(found.rows, key=lambda row: -row.share.value)
+        about = {row.name: f"{percent(row.share.value)} {json.dumps(row.examples[:1])}" for row in rows}
+        plumbing = [row.name for row in found.plumbing]
+        write_template(names_template, called, about | dict.fromkeys(found.too_rare, ""), plumbing)
     html = render(
         "report.html",
         run=record.folder.resolve().name,
@@ -183,10 +186,10 @@ def _called(drawn: _Drawn, given: str | None) -> Names:
     return shipped_names(functions) if given is None and functions else read_names(given)
 
 
-def _unexpected(record: RunRecord, drawn: _Drawn) -> Unexpected | None:
+def _unexpected(record: RunRecord, drawn: _Drawn) -> dict[str, Any] | None:
     """Words that nobody expected, of the main system's budget or else of the first one that has released any."""
     for name in dict.fromkeys([drawn.main, *drawn.systems]):
-        found = read_unexpected(record, system(name).scope, [sample.utterance for sample in drawn.shown[name]])
+        found = read_unexpected(record, system(name).scope, drawn.shown[name])
         if found is not None:
             return found
     return None

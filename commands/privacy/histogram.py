@@ -118,10 +118,8 @@ def release(
     Formal guarantees:
         One Gaussian mechanism of sensitivity 1 (see :mod:`doppel.privacy.histogram`), one step with q = 1 in the scope
         of the stage, whose own noise was calibrated for both together. Sums without noise stay in the memory of this
-        process. The noised ones leave it in the line of the ledger that pays for them: killed at any moment, a process
-        has paid and released, or neither. Who goes on reads that line, and noise is never drawn a second time for one
-        payment. The vectors are read before, since a parser takes long: an interruption of the reading spends nothing.
-        With ``exact`` there is no guarantee, and the ledger says so.
+        process, and the noised ones leave it in the line of the ledger that pays for them, once
+        (:meth:`StageRelease.once`). With ``exact`` there is no guarantee, and the ledger says so.
 
     Args:
         stage_dir: Folder of the trained model.
@@ -141,12 +139,10 @@ def release(
         if path.exists():
             return
         made = StageRelease.declare(stage_dir, f"histogram of {name}", exact, "histogram", NoisyHistogram)
-        content = made.released()
-        if content is None:
-            made.refuse_if_too_much()
+
+        def numbers() -> dict[str, Any]:
             rows = zip((turn.unit for turn in made.turns), list(vectors(made.turns)), strict=True)
             sums = unit_sums(rows, bins) if made.sigma is None else NoisyHistogram(made.sigma).release(rows, bins)
-            known = {"unit": made.unit, "num_units": made.num_units, "noise_multiplier": made.sigma}
-            content = {**known, "sums": sums, **told}
-            made.spend(content)
-        write_json(path, content)
+            return {"sums": sums, **told}
+
+        write_json(path, made.once(numbers))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,27 +97,30 @@ class StageRelease:
         mechanism = declare(ledger, privacy.scope, stage, spec, rows.fingerprint, kind)
         return cls(turns, str(rows.unit), num_units, sigma, ledger, mechanism)
 
-    def released(self) -> dict[str, Any] | None:
-        """Return the numbers that the ledger holds of this release already; None where it has made none."""
-        return None if self.ledger is None else next(iter(contents(self.ledger, self.mechanism)), None)
+    def once(self, numbers: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+        """Return what was released, or draw it, pay for it and say in the ledger what it is.
 
-    def refuse_if_too_much(self) -> None:
-        """Refuse a release that its scope cannot pay, before the turns are read in vain.
+        Formal guarantees:
+            Killed at any moment, a process has paid and released, or neither: the numbers are in the line that pays.
+            Who goes on reads that line, and noise is never drawn a second time for one payment. A scope that cannot pay
+            is refused before the turns are read in vain, and an interruption of the reading spends nothing.
 
-        Raises:
-            BudgetExceededError: It cannot; nothing was spent.
-        """
-        if self.ledger is not None and not self.ledger.remaining(self.mechanism):
-            self.ledger.spend(self.mechanism)  # refuses and says why
-
-    def spend(self, content: Mapping[str, Any]) -> None:
-        """Write the release to the ledger, if one pays: who has not the line has not the numbers.
+        Args:
+            numbers: Draws the numbers, with the noise of this release.
 
         Raises:
             BudgetExceededError: The scope cannot pay.
         """
         if self.ledger is not None:
+            for paid in contents(self.ledger, self.mechanism):
+                return paid
+            if not self.ledger.remaining(self.mechanism):
+                self.ledger.spend(self.mechanism)  # refuses and says why
+        known = {"unit": self.unit, "num_units": self.num_units, "noise_multiplier": self.sigma}
+        content = {**known, **numbers()}
+        if self.ledger is not None:
             self.ledger.spend(self.mechanism, content)
+        return content
 
 
 def declare(

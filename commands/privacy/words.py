@@ -39,8 +39,7 @@ def words(
         One Gaussian release of sensitivity 1 (:mod:`doppel.words`) under the noise that the stage announced
         (words_noise_multiplier), q = 1, in its scope. Choices of units and sums without noise stay in the memory of
         this process. What is shown is computed from the noisy sums, the vocabulary and the reference, and leaves it in
-        the line of the ledger that pays: killed at any moment, a process has paid and released, or neither. Given
-        again, the command reads that line, and draws no noise a second time.
+        the line of the ledger that pays, once (:meth:`StageRelease.once`).
 
     Args:
         stage_dir: Folder of the trained stage, whose turns, unit and budget these are.
@@ -58,20 +57,18 @@ def words(
     config = None if data is None else StageConfig({"data": {"init_args": data}, "privacy": privacy})
     with hold(stage_dir):
         made = StageRelease.declare(stage_dir, "words", False, STAGE, NoisyWords, config)
-        assert made.sigma is not None, "a stage without noise announced no words"
-        content = made.released()
-        if content is None:
-            made.refuse_if_too_much()
+        assert (sigma := made.sigma) is not None, "a stage without noise announced no words"
+
+        def numbers() -> dict[str, Any]:
             columns = reference_columns(Columns.from_config((config or StageConfig.read(stage_dir)).data))
             refuse_private([("reference", reference, columns)], of_runs(stage_dir, if_private=True))
             public = [turn.utterance for turn in read_examples(expand_path(reference), "utterance", columns=columns)]
             rule = UnexpectedWords(read_vocabulary(vocabulary or ENGLISH), public, per_unit, made.unit != "utterance")
-            sums = NoisyWords(made.sigma).release(
-                rule.vectors((turn.unit, turn.utterance) for turn in made.turns), rule.bins
-            )
-            known = {"unit": made.unit, "num_units": made.num_units, "noise_multiplier": made.sigma}
-            content = {**known, "per_unit": per_unit, **asdict(rule.found(sums, made.num_units, made.sigma))}
-            made.spend(content)
+            vectors = rule.vectors((turn.unit, turn.utterance) for turn in made.turns)
+            found = rule.found(NoisyWords(sigma).release(vectors, rule.bins), made.num_units, sigma)
+            return {"per_unit": per_unit, **asdict(found)}
+
+        content = made.once(numbers)
         write_json(out, content)
     print(f"{out}: {len(content['words'])} words that nobody expected (each from {content['least']:.2%} of the units)")
 

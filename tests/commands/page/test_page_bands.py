@@ -6,6 +6,7 @@ import csv
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from run_folders import evaluate
 
 import cli
 from commands.quality.measures import BANDS, LEAST_FOR_MAUVE, band, human_value
+from doppel.console.plan import measured_runs
 
 #: Human values of SMCalFlow's metrics, as ``evaluate`` names them.
 HUMAN = {"human_mauve_minilm": 0.965, "human_mauve_smollm2_135m": 0.955, "human_fluency": 6.71}
@@ -65,6 +67,26 @@ def test_a_band_names_the_values_that_runs_had() -> None:
             low, high = (float(number) / (100 if told[3] else 1) for number in told.groups()[:2])
             assert low - 0.006 <= min(values) and max(values) <= high + 0.006, (name, min(values), max(values))
             assert max(values) - min(values) > 0.6 * (high - low), (name, min(values), max(values))
+
+
+def test_a_low_mauve_is_told_with_the_measured_runs_that_had_one() -> None:
+    far = BANDS["mauve_minilm"][0]
+    runs = [
+        (int(run["num_units"]), part)
+        for run in measured_runs()
+        for name in ("mauve_minilm", "mauve_smollm2_135m")
+        if (part := float(run[name]) / float(run[f"human_{name}"])) < far.below
+    ]
+    sizes, parts = zip(*runs, strict=True)
+    assert f"{min(sizes):,} to {max(sizes):,} requests" in far.text
+    assert f"({min(parts):.2f}–{max(parts):.2f} of".replace("0.", ".") in far.text
+
+
+def test_advice_is_given_once() -> None:
+    """No two bands of a page say so much alike."""
+    texts = [{*band.text.split()} for bands in BANDS.values() for band in bands if not band.text.startswith("Where")]
+    pairs = [(one, other) for one, other in combinations(texts, 2) if one != other]
+    assert max(len(one & other) / min(len(one), len(other)) for one, other in pairs) < 0.6
 
 
 def test_what_repeated_itself_or_had_few_requests_is_far() -> None:

@@ -10,6 +10,7 @@ import yaml
 from run_folders import end_step, sample
 
 import cli
+from commands.page.asked import Sample
 from commands.page.unexpected import read_unexpected
 from commands.privacy import words as words_command
 from commands.runs.run_record import RunRecord
@@ -139,9 +140,11 @@ def test_the_page_shows_words_that_the_ledger_covers_and_as_they_were_made(run: 
     assert words(run) == 0
     made = File("one_stage/words.json", "metrics", "one_stage", "one_stage")
     end_step(run, "one_stage-words", ["words"], [made], [], str(run.parent / "train.jsonl"), ["one_stage/words"])
-    found = read_unexpected(RunRecord(run), "one_stage", ["play", f"the {MANY}"])
-    assert found is not None and found.findings[0].samples == [f"the {MANY}"]
-    assert [word.word for word in found.findings[0].words] == [MANY]
+    flights = [f"a one {MANY} flight to city {i}" for i in range(3)]
+    samples = [Sample(text) for text in ("play", f"no {MANY}", *flights)]
+    found = read_unexpected(RunRecord(run), "one_stage", samples)
+    assert found is not None and sorted(found["findings"][0]["samples"]) == flights, "those say best what it is about"
+    assert [word["word"] for word in found["findings"][0]["words"]] == [MANY]
     path = run / "one_stage/words.json"
     path.write_text(path.read_text().replace(MANY, OUTSIDE))
     assert read_unexpected(RunRecord(run), "one_stage", []) is None
