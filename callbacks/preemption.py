@@ -7,7 +7,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -25,6 +24,8 @@ log = logging.getLogger(__name__)
 #: EX_TEMPFAIL of sysexits.h: not done, but nothing is wrong. Run the same command again.
 EXIT_STATUS = 75
 INTERRUPTED = 130
+#: What stops a run.
+_SIGNALS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
 
 
 class Preempted(SystemExit):
@@ -32,7 +33,7 @@ class Preempted(SystemExit):
 
 
 class Preemption(Checkpoint):
-    """Saves, requeues and ends a run that gets a signal, at the end of the step that it is in.
+    """Saves, requeues and ends a run that gets SIGUSR1, SIGTERM or Ctrl-C, at the end of the step that it is in.
 
     A signal only sets a flag. At the end of each step all ranks agree whether one was signalled (an all-reduce of one
     number). If so they save ``last.ckpt``, rank 0 asks SLURM to requeue the job unless its user cancelled it, and the
@@ -49,31 +50,17 @@ class Preemption(Checkpoint):
         when a run is saved or stopped; how long a step takes may tell of its rows, which no ε covers.
 
     Args:
-        signals: Names of the signals that stop the run.
         every_n_minutes: Also save ``last.ckpt`` at the end of a step when the latest checkpoint is so old; 0: after
             each step; null: 10, and 1 for a model of fewer than 50 million weights. Beside the end of each epoch. The
             key ``save_every``.
-        requeue: Whether to requeue the SLURM job; null does so in a batch job, and not outside SLURM or in an
-            interactive session.
     """
 
-    def __init__(
-        self,
-        signals: Sequence[str] = ("SIGUSR1", "SIGTERM", "SIGINT"),
-        requeue: bool | None = None,
-        every_n_minutes: float | None = None,
-    ) -> None:
+    def __init__(self, every_n_minutes: float | None = None) -> None:
         if every_n_minutes is not None and not every_n_minutes >= 0:
             raise UserError(f"save_every is {every_n_minutes}: give minutes, 0 for a checkpoint after each step")
-        known = {number.name: number for number in signal.valid_signals() if isinstance(number, signal.Signals)}
-        if wrong := [name for name in signals if name not in known or name in ("SIGKILL", "SIGSTOP")]:
-            raise UserError(f"signals has {wrong[0]!r}, which is no signal that a process can catch, such as SIGUSR1")
-        self.signals = tuple(signals)
-        self.requeue = requeue
         self.every_n_minutes = every_n_minutes
         self._minutes = 10.0
         self._saved_at = 0.0
-        self._numbers = [known[name] for name in signals]
         self._previous: dict[signal.Signals, Any] = {}
         self._process: int | None = None
         self._is_signalled = False
@@ -84,8 +71,6 @@ class Preemption(Checkpoint):
         """Refuse settings under which nothing could be saved; listen from here on, while data are being read too."""
         if stage not in ("fit", "predict") or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
-        if self.requeue and SlurmJob.current() is None:
-            raise UserError("Preemption has requeue: true, but this is no SLURM batch job: set it to null or false")
         if stage == "fit":
             self._keeper(trainer)
         self._is_over = self._is_signalled = self._is_interrupted = False
@@ -160,7 +145,7 @@ class Preemption(Checkpoint):
             log.warning("Preemption: the training is not in the main thread, so signals cannot be caught")
             return
         self._process = os.getpid()
-        for number in self._numbers:
+        for number in _SIGNALS:
             if number == signal.SIGINT and not is_training:
                 continue
             self._previous.setdefault(number, signal.signal(number, self._handle))
@@ -210,7 +195,7 @@ class Preemption(Checkpoint):
 
     def _leave(self, trainer: pl.Trainer, is_speaker: bool) -> None:
         job = SlurmJob.current()
-        if is_speaker and job is not None and self.requeue is not False and not self._is_interrupted:
+        if is_speaker and job is not None and not self._is_interrupted:
             if why_not := job.requeue():
                 log.warning("SLURM job %s is not requeued: %s. Submit it again to go on.", job, why_not)
             else:

@@ -22,6 +22,11 @@ from lightning_modules.training.strategy import LogicalBatchDDPStrategy
 
 def refusals(trainer: pl.Trainer, module: pl.LightningModule, logs_private: bool = False) -> list[str]:
     """Return reasons against training ``module`` privately, in words that say what to set; none where it may be."""
+    if getattr(module, "not_private_because", None) is not None:
+        return [
+            f"{type(module).__name__} cannot be trained privately, for {module.not_private_because}; leave out the "
+            "privacy key, and train on public or synthetic data"
+        ]
     data = getattr(trainer, "datamodule", None)
     reasons = [*_of_module(module), *_of_data(data), *_of_trainer(trainer)]
     reasons += [why for callback in trainer.callbacks for why in _of_monitor(callback, data)]  # type: ignore[attr-defined]
@@ -102,8 +107,6 @@ def _of_module(module: pl.LightningModule) -> list[str]:
             f"{name} does not train by logical batches; derive it from lightning_modules.training."
             "logical_batch_module.LogicalBatchModule and define losses(batch), as docs/own-model.md shows"
         ]
-    if module.not_private_because is not None:
-        return [f"{name} cannot be trained privately, for {module.not_private_because}"]
     kind, own = type(module), ("training_step", "losses", "row_losses")
     if any(getattr(kind, method) is not getattr(LogicalBatchModule, method) for method in own):
         return []

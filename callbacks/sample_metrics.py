@@ -64,13 +64,7 @@ def summary(metrics: Mapping[str, float]) -> str:
 
 
 def none_will_do(metrics: Mapping[str, float] | None, output: Path, pl_module: pl.LightningModule) -> str:
-    """Say that no text is a sample, and what to set.
-
-    Args:
-        metrics: Of :func:`sample_metrics`; None where nothing may be counted.
-        output: The file that the texts were for.
-        pl_module: The model that wrote the texts.
-    """
+    """Say that no text for a file is a sample, and what to set; without metrics nothing may be counted."""
     field, which, longer = sampling_field(pl_module, output), f"no text for {output} is a sample", ""
     if metrics is not None:
         which = f"none of the {metrics['synthetic/num_drawn']} texts for {output} is a sample ({_faults(metrics)})"
@@ -95,13 +89,7 @@ def missing_warning(metrics: Mapping[str, float]) -> str | None:
 def cut_off_warning(
     metrics: Mapping[str, float], pl_module: pl.LightningModule, output: Path | None = None
 ) -> str | None:
-    """Say what to set where more than a twentieth of the texts were cut off; None where they were not.
-
-    Args:
-        metrics: Of :func:`sample_metrics`.
-        pl_module: The model that wrote the texts.
-        output: The file that they are for, see :func:`sampling_field`.
-    """
+    """Say what to set where more than a twentieth of the texts were cut off; None where they were not."""
     share = 1 - metrics["synthetic/finished"]
     if share <= MANY_CUT_OFF + 1e-9:
         return None

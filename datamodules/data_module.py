@@ -92,12 +92,7 @@ class DataModule(LightningDataModule):
         return Loader(lambda step: make(step, sampler.units_at(step)), numbers)
 
     def sharded(self, batches: Batches[Batch] | list[Batch], empty: Batch | None = None) -> Loader[Batch]:
-        """Build a loader of every ``world_size``-th batch, in order, none repeated.
-
-        Args:
-            batches: Over all ranks.
-            empty: What a rank gets that would have no batch; None for nothing.
-        """
+        """Load every ``world_size``-th batch, in order, none repeated; ``empty`` for a rank without one."""
         rank, world_size = self.rank_and_world_size()
         numbers = range(rank, len(batches), world_size)
         if empty is not None and not numbers and len(batches):

@@ -20,7 +20,7 @@ from datamodules.reading.columns import Columns, check_unit, reference_columns
 from datamodules.reading.example import Unit
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import expand_path, is_embedded
-from datamodules.training_rows import TrainingRows
+from datamodules.training_rows import TrainingRows, first_units
 from doppel.errors import DataError
 from doppel.privacy.spec import usual_batch_size
 
@@ -55,8 +55,7 @@ class DialogueDataModule(TrainingDataModule):
         truncate: Cut requests longer than the model's ``max_length``. False: such a row keeps its place and contributes
             zero. Prompts and trees are never cut (:func:`~datamodules.batches.encoded.encode_examples`).
         max_turns_per_unit: Rows per unit and step, at most; longer units are subsampled uniformly, anew in each step.
-            Public. Null: 1 for utterances, 4 for dialogues and users. A model that writes several rows for an example
-            has as many times more, which the DP plan states.
+            Public. Null: 1 for utterances, 4 for dialogues and users.
         sampling: ``poisson`` as the guarantee requires, or ``shuffle`` (fixed size) for runs without a claim.
         columns: Which columns hold the text, labels, unit and tree; null: the usual names. Validation and test files
             may also have these.
@@ -118,7 +117,7 @@ class DialogueDataModule(TrainingDataModule):
         self.unit: Unit = unit or "utterance"
         self._given_batch_size, self._effort = batch_size, effort
         self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
-        self.max_turns_per_unit = max_turns_per_unit or _DEFAULT_TURNS[self.unit]
+        self.max_rows_per_unit = max_turns_per_unit or _DEFAULT_TURNS[self.unit]
         self.sampling = sampling
         self.val_is_public = val_is_public or is_public
         self.test_is_public = test_is_public or is_public
@@ -139,9 +138,8 @@ class DialogueDataModule(TrainingDataModule):
         text_format = self.require_text_format()
         # keep_function drops the turns without a tree
         needs = text_format.needs if self.rows.selection.keep_function is None else ()
-        encoded = encode_examples(self.rows.read(needs), text_format, self.truncate)
-        turns = encoded.first_units(self.limit_train_units)
-        self._turns = turns
+        rows = first_units(self.rows.read(needs), self.limit_train_units)
+        self._turns = turns = encode_examples(rows, text_format, self.truncate)
         if self.batch_size > turns.num_units:
             raise DataError(
                 f"batch_size is {self.batch_size}, but {self.rows.path} has {turns.num_units} units "
@@ -195,11 +193,6 @@ class DialogueDataModule(TrainingDataModule):
             is that of the plan and of the ledger, which read this.
         """
         return (self._given_batch_size or usual_batch_size(self.num_units)) * self._effort
-
-    @property
-    def max_rows_per_unit(self) -> int:
-        """Rows that represent a unit in a step, at most; known after ``setup("fit")``."""
-        return self.max_turns_per_unit
 
     @property
     def privacy_caveat(self) -> str | None:

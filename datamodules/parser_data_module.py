@@ -40,9 +40,8 @@ class ParserDataModule(TrainingDataModule):
         test_path: Test file, likewise; null for none.
         max_tokens_per_batch: Bound on the actions of a batch with their padding, over all ranks.
         eval_batch_size: Turns that are parsed together in validation and test.
-        limit_train_turns: Train on this many turns, a uniform choice (``train_seed``); null for all.
+        limit_train_turns: Train on this many turns, a uniform choice, always the same; null for all.
         limit_val_turns: Validate on the first turns only, at most this many; the test takes all turns.
-        train_seed: Seed of that choice.
         columns: What the columns of all files are called; null for the usual names.
     """
 
@@ -55,7 +54,6 @@ class ParserDataModule(TrainingDataModule):
         eval_batch_size: int = 256,
         limit_train_turns: int | None = None,
         limit_val_turns: int | None = None,
-        train_seed: int = 1,
         columns: Columns | None = None,
     ) -> None:
         super().__init__(val_path, test_path)
@@ -72,7 +70,6 @@ class ParserDataModule(TrainingDataModule):
         self.eval_batch_size = eval_batch_size
         self.limit_train_turns = limit_train_turns
         self.limit_val_turns = limit_val_turns
-        self.train_seed = train_seed
         self._vocabulary: ActionVocabulary | None = None
         self._examples: list[_Example] = []
 
@@ -87,17 +84,17 @@ class ParserDataModule(TrainingDataModule):
         """Read the training turns and write them as actions.
 
         Raises:
-            DataError: The run is to be private, ``train_paths`` is not set, a file is unreadable, or a turn has no
-                tree.
+            DataError: ``train_paths`` is not set, a file is unreadable, or a turn has no tree.
         """
-        self._refuse_private_training()
         if not self.train_paths:
             raise DataError("there is nothing to train on: set train_paths")
         turns = [turn for path in self.train_paths for turn in self._with_trees(path)]
         if self.limit_train_turns is not None and self.limit_train_turns < len(turns):
-            order = np.random.default_rng(self.train_seed).permutation(len(turns))
+            order = np.random.default_rng(1).permutation(len(turns))
             turns = [turns[i] for i in sorted(order[: self.limit_train_turns])]
-        self._vocabulary = self._extended(ActionVocabulary.build(_tree(turn) for turn in turns))
+        vocabulary = ActionVocabulary.build(_tree(turn) for turn in turns)
+        start = getattr(self.trainer and self.trainer.lightning_module, "start", lambda: None)()
+        self._vocabulary = vocabulary if start is None else start.vocabulary.extended(vocabulary)
         self.evaluation.clear()  # turns that were read before there was a vocabulary have no actions
         self._examples = _examples(turns, self._vocabulary)
         if len(self._examples) < len(turns):
@@ -133,19 +130,6 @@ class ParserDataModule(TrainingDataModule):
 
     def _with_trees(self, path: str) -> list[Example]:
         return read_examples(path, "utterance", needs=("parse",), columns=self.columns)
-
-    def _extended(self, vocabulary: ActionVocabulary) -> ActionVocabulary:
-        """The vocabulary of these trees, after that of the parser that training starts from, if there is one."""
-        start = getattr(self.trainer and self.trainer.lightning_module, "start", lambda: None)()
-        return vocabulary if start is None else start.vocabulary.extended(vocabulary)
-
-    def _refuse_private_training(self) -> None:
-        callbacks = self.trainer.callbacks if self.trainer else []  # type: ignore[attr-defined]
-        if any(type(callback).__name__ == "DifferentialPrivacy" for callback in callbacks):
-            raise DataError(
-                "a semantic parser cannot be trained with DifferentialPrivacy, for its vocabulary is read off the "
-                "training trees: set privacy: null, and train on public or synthetic requests"
-            )
 
 
 def collate(examples: Sequence[_Example], num_actions: int) -> ParserBatch:

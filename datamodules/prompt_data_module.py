@@ -7,6 +7,7 @@ from pathlib import Path
 
 from datamodules.batches.batch import PromptBatch
 from datamodules.data_module import PredictionDataModule, check_limits, is_disclosable
+from datamodules.reading.example import Field
 from doppel.errors import DataError
 from doppel.files import read_json_lines
 from doppel.privacy.fingerprint import keyed_fingerprint
@@ -22,13 +23,12 @@ class PromptDataModule(PredictionDataModule):
     line asks for that before a model samples anything (:func:`commands.lightning.prompts.check_prompts`).
 
     Args:
-        prompts_path: JSON lines with the prompts, as the tree stage writes them; null for unconditional
-            models.
+        prompts_path: JSON lines with what the model is conditioned on, as the tree stage writes them; null for
+            unconditional models.
         num_samples: Number of samples, over all ranks; null for one for each prompt of the file.
         batch_size: Most samples asked for together on a rank; they are on disk when all of them are drawn. Many more
             than the model's ``sampling.max_rows``, so that texts that end make room for others; fewer where all ranks
             would not have a batch each.
-        prompt_field: Key of the prompt in each line; null for the field that the model is conditioned on.
         is_public: Whether anybody may see the prompts, which then need not be those of a run.
     """
 
@@ -37,7 +37,6 @@ class PromptDataModule(PredictionDataModule):
         prompts_path: str | None = None,
         num_samples: int | None = None,
         batch_size: int = 512,
-        prompt_field: str | None = None,
         is_public: bool = False,
     ) -> None:
         super().__init__(batch_size)
@@ -46,7 +45,6 @@ class PromptDataModule(PredictionDataModule):
         check_limits(num_samples=num_samples)
         self.prompts_path = prompts_path
         self.num_samples = num_samples
-        self.prompt_field = prompt_field
         self.is_public = is_public
         self.is_released = prompts_path is None  # what the weights say by themselves
         self._prompts: list[str | None] = []
@@ -77,9 +75,7 @@ class PromptDataModule(PredictionDataModule):
         content = path.read_bytes()
         digest = hashlib.sha256(content).hexdigest()
         self.prompts_digest = digest if is_disclosable(self) else keyed_fingerprint(digest)
-        texts, fields = _read_prompts(
-            path, content, self.prompt_field or text_format.source, text_format.source == "parse"
-        )
+        texts, fields = _read_prompts(path, content, text_format.source)
         self._prompts, self._fields = list(texts[: self.num_samples]), fields[: self.num_samples]
         self._input_ids = text_format.encode_prompts(self._prompts)
 
@@ -99,8 +95,8 @@ class PromptDataModule(PredictionDataModule):
         return PromptBatch(indices, prompts, [self._input_ids[i] for i in used], fields)
 
 
-def _read_prompts(path: Path, content: bytes, field: str, keeps_label: bool) -> tuple[list[str], list[dict[str, str]]]:
-    """The named field of every line, and the label that it has besides, if that is kept.
+def _read_prompts(path: Path, content: bytes, field: Field) -> tuple[list[str], list[dict[str, str]]]:
+    """The named field of every line, and the label that stands beside a tree.
 
     Raises:
         DataError: The file is empty, or a line is broken or lacks the field.
@@ -109,12 +105,10 @@ def _read_prompts(path: Path, content: bytes, field: str, keeps_label: bool) -> 
     for number, record in read_json_lines(path, content):
         prompt = record.get(field)
         if not isinstance(prompt, str):
-            raise DataError(
-                f"no {field!r} as a string: add it, or set prompt_field to its key", about=f"{path}:{number}"
-            )
+            raise DataError(f"no {field!r} as a string: every line needs one", about=f"{path}:{number}")
         prompts.append(prompt)
         label = record.get("label")
-        fields.append({"label": label} if keeps_label and isinstance(label, str) else {})
+        fields.append({"label": label} if field == "parse" and isinstance(label, str) else {})
     if not prompts:
         raise DataError(f"{path} holds no prompt: run the stage that writes them again")
     return prompts, fields

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from datamodules.linearisation import Linearisation, delinearise, linearise
 from datamodules.reading.example import Example, Field
 from doppel.errors import UserError
 from doppel.grammar.slot_table import SlotTable, slot_table
@@ -16,6 +16,13 @@ from doppel.lispress.slots import distinct_values, fill_tree, fill_utterance, sl
 
 #: Longest example in tokens where a model does not say another: utterances have some 12, trees up to 250.
 MAX_LENGTH = 512
+
+#: How a tree is written. ``raw``: the Lispress text as it is. ``spaced``: a space inside each quote, so that a
+#: byte-level tokenizer cuts the words of a quoted name as it cuts them in the utterance, which makes copying names easy
+#: for a small model.
+Linearisation = Literal["raw", "spaced"]
+_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_SPACED_STRING = re.compile(r'" ((?:[^"\\]|\\.)*) "')
 
 
 class Encoded(NamedTuple):
@@ -63,7 +70,7 @@ class TextFormat:
         source: Field of the turn used as the prompt, or None for an unconditional model.
         target: Field of the turn that the model learns to write.
         max_length: Longest example in tokens; longer ones contribute zero.
-        linearisation: How parse trees are written, see :data:`datamodules.linearisation.Linearisation`.
+        linearisation: How parse trees are written, see :data:`Linearisation`.
         task_prefix: Whether the prompt names the field that is to be written.
         slots: The table of slots (:func:`doppel.grammar.slot_table.slot_table`); None trains on names as they are.
     """
@@ -114,7 +121,7 @@ class TextFormat:
 
     def linearise(self, text: str, name: Field) -> str:
         """Return a field's text as the model reads it: trees are linearised, other text is taken as it is."""
-        return linearise(text, self.linearisation) if name == "parse" else text
+        return spaced(text) if name == "parse" and self.linearisation == "spaced" else text
 
     def tokenize(self, texts: list[str]) -> list[list[int]]:
         """Tokenise texts without special tokens, each text preceded by a space as inside a sentence.
@@ -158,19 +165,11 @@ class TextFormat:
         return self.encode_prompts([prompt])[0]
 
     def encode_prompts(self, sources: Sequence[str | None]) -> list[list[int]]:
-        """Tokenise the prompts of many sources, separators included, with batched tokenizer calls.
-
-        Args:
-            sources: Fields of turns; None for a prompt without source.
-        """
+        """Tokenise the prompts of many sources, as :meth:`encode_prompt` does, with batched tokenizer calls."""
         return self._ids_of_prompts([self.prompt_text(source) for source in sources])
 
     def prompt_text(self, source: str | None) -> str:
-        """Return the text before the separator: the prompt for the model, after a blank; empty without a prompt.
-
-        Args:
-            source: Field of a turn, with its names; None for a prompt without source.
-        """
+        """Return the text before the separator: the prompt for the model, after a blank; empty without a prompt."""
         field, table = self.source, self.slot_table
         if source is None or field is None:
             return self._prompt(None)
@@ -195,7 +194,8 @@ class TextFormat:
         special = {self.bos_id, self.pad_id}
         text: str = self.tokenizer.decode([i for i in ids if i not in special], clean_up_tokenization_spaces=False)
         text = text.removeprefix(" ")
-        return delinearise(text, self.linearisation) if self.target == "parse" else text
+        is_spaced = self.target == "parse" and self.linearisation == "spaced"
+        return _SPACED_STRING.sub(r'"\1"', text) if is_spaced else text  # one that lacks a space stays as it is
 
     def _with_slots(self, turn: Example) -> Example:
         table = self.slot_table
@@ -241,7 +241,9 @@ class TextFormat:
 
         The tokenizer and the table of slots by their digests; without such a table nothing is said of it.
         """
-        tokenizer = _digest(self._tokenizer_state(), f"{self.bos_id},{self.eos_id}")
+        own = self.tokenizer
+        state = own.backend_tokenizer.to_str() if own.is_fast else repr(sorted(own.get_vocab().items()))
+        tokenizer = hashlib.blake2b(f"{state}\0{self.bos_id},{self.eos_id}".encode(), digest_size=16).hexdigest()
         prefix = "yes" if self.task_prefix else "no"
         slots = {} if self._table is None else {"slots": self._table.digest}
         return {"tokenizer": tokenizer, "linearisation": self.linearisation, "task_prefix": prefix, **slots}
@@ -251,12 +253,7 @@ class TextFormat:
         own = self.compatibility()
         return next((name for name in {**own, **saved} if saved.get(name) != own.get(name)), None)
 
-    def _tokenizer_state(self) -> str:
-        if self.tokenizer.is_fast:
-            state: str = self.tokenizer.backend_tokenizer.to_str()
-            return state
-        return repr(sorted(self.tokenizer.get_vocab().items()))
 
-
-def _digest(*parts: str) -> str:
-    return hashlib.blake2b("\0".join(parts).encode(), digest_size=16).hexdigest()
+def spaced(tree: str) -> str:
+    """Write a tree with a space inside each quote."""
+    return _STRING.sub(r'" \1 "', tree)

@@ -49,3 +49,11 @@ class TrainingRows:
         """
         examples = read_examples(self.path, self.unit, needs=needs, columns=self.columns)
         return self.selection.apply(examples, self.path, self.unit or "utterance")
+
+
+def first_units(rows: Sequence[Example], limit: int | None) -> list[Example]:
+    """Return the rows of the first ``limit`` units, in the order in which units appear; all for None."""
+    if limit is None:
+        return list(rows)
+    kept = set(list(dict.fromkeys(row.unit for row in rows))[:limit])
+    return [row for row in rows if row.unit in kept]

@@ -10,6 +10,7 @@ import random
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from datamodules.batches.batch import LogicalBatch
-from datamodules.batches.cut import choose
+from datamodules.batches.cut import representatives
 from datamodules.batches.loader import Batches, Loader
 from datamodules.data_module import DataModule, check_limits
 from datamodules.reading.columns import Columns
@@ -149,35 +150,32 @@ class UnitDataModule(DataModule):
                 "twentieth of them"
             )
         self.batch_size = batch_size or usual_batch_size(self.num_units)
-        self._fingerprint: str | None = None
 
     @property
     def num_units(self) -> int:
         """N."""
         return len(self._units)
 
-    @property
+    @cached_property
     def data_fingerprint(self) -> str:
         """Digest of all rows and whose they are, tensors and arrays in full; reads each row once. Never to be shown.
 
         Raises:
             DataError: The first row is another one when it is read again.
         """
-        if self._fingerprint is None:
-            digest = hashlib.sha256()
-            with isolate_rng():
-                for rows in self._units:
-                    digest.update(_text([self._row(row) for row in rows]).encode())
-                first, again = self._row(0), self._row(0)
-            if _text(first, False) != _text(again, False):
-                raise DataError(
-                    "dataset[0] is another row when it is read again, and a row must be a function of its number: draw "
-                    "what is random from torch, numpy.random or random without a generator of the dataset's own, for "
-                    "these are set for each row",
-                    about=type(self.dataset).__name__,
-                )
-            self._fingerprint = digest.hexdigest()
-        return self._fingerprint
+        digest = hashlib.sha256()
+        with isolate_rng():
+            for rows in self._units:
+                digest.update(_text([self._row(row) for row in rows]).encode())
+            first, again = self._row(0), self._row(0)
+        if _text(first, False) != _text(again, False):
+            raise DataError(
+                "dataset[0] is another row when it is read again, and a row must be a function of its number: draw "
+                "what is random from torch, numpy.random or random without a generator of the dataset's own, for "
+                "these are set for each row",
+                about=type(self.dataset).__name__,
+            )
+        return digest.hexdigest()
 
     def setup(self, stage: str) -> None:
         """Test ``collate`` on the first row, alone and twice, before anything is spent."""
@@ -205,13 +203,9 @@ class UnitDataModule(DataModule):
             )
         rank, world_size = self.rank_and_world_size()
         mine = drawn[rank::world_size]
-        groups: dict[int, list[list[int]]] = {}
-        for unit in mine:
-            rows = self._units[unit]
-            chosen = choose(self._secret, step, unit, len(rows), self.max_rows_per_unit)
-            groups.setdefault(len(chosen), []).append([rows[i] for i in chosen])
         parts: list[Any] = []
-        for rows_per_unit, units in sorted(groups.items()):
+        for units in representatives(self._secret, step, mine, self._units.__getitem__, self.max_rows_per_unit):
+            rows_per_unit = len(units[0])
             size = max(self.max_rows_per_micro_batch // rows_per_unit, 1)
             for start in range(0, len(units), size):
                 part = units[start : start + size]

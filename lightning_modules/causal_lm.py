@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -17,15 +16,11 @@ from torch.optim.lr_scheduler import ConstantLR, LRScheduler
 from torch.optim.optimizer import Optimizer
 
 from datamodules.batches.batch import IGNORE_INDEX, LogicalBatch, MicroBatch, PromptBatch
-from datamodules.linearisation import Linearisation
 from datamodules.reading.example import Field
 from datamodules.reading.files import expand_path
-from datamodules.text_format import MAX_LENGTH, TextFormat
+from datamodules.text_format import MAX_LENGTH, Linearisation, TextFormat
 from doppel.errors import UserError
 from doppel.grammar.slot_table import SHIPPED
-from doppel.metrics.compare import function_metrics, word_overlap
-from doppel.metrics.mauve import judge_name, mauve
-from doppel.metrics.sampled_texts import SampledTexts
 from doppel.privacy.card import origins_of
 from lightning_modules.backbone.base_models import (
     attention_for,
@@ -40,7 +35,7 @@ from lightning_modules.backbone.base_models import (
 from lightning_modules.backbone.lora import LoraArguments, check_same_adapters
 from lightning_modules.backbone.memory import bytes_of_a_step, shortage
 from lightning_modules.backbone.warm_start import WarmStart, adapt
-from lightning_modules.sampling import Sample, SamplingArguments, draw_samples, sample_texts
+from lightning_modules.sampling import Sample, SamplingArguments, draw_samples
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 from lightning_modules.training.token_loss import MeanTokenLoss, num_labels_of
 from lightning_modules.tree_constraint import tree_constraint
@@ -100,9 +95,7 @@ class CausalLM(LogicalBatchModule):
             ``max_tokens_per_micro_batch`` saves memory without that time.
         optimizer: Optimiser; AdamW with rate 2e-3 and no weight decay by default.
         lr_scheduler: Scheduler, stepped once per logical batch; constant by default.
-        sampling: How ``predict`` and ``test`` sample text.
-        test_metrics: Whether ``test`` also samples one text per test example and compares the two sets.
-        test_featurizer: Feature model of MAUVE in ``test``; null: no MAUVE.
+        sampling: How ``predict`` samples text.
     """
 
     def __init__(
@@ -123,8 +116,6 @@ class CausalLM(LogicalBatchModule):
         optimizer: OptimizerCallable = adamw,
         lr_scheduler: LRSchedulerCallable = constant,
         sampling: SamplingArguments = SamplingArguments(),  # noqa: B008 (frozen)
-        test_metrics: bool = True,
-        test_featurizer: str | None = None,
     ) -> None:
         super().__init__()
         # Loaded: the model, the form in which it reads text, the weights that its training starts from.
@@ -147,12 +138,10 @@ class CausalLM(LogicalBatchModule):
         if activation_checkpointing:
             checkpoint_activations(self.model, length)
         self.optimizer, self.lr_scheduler = optimizer, lr_scheduler
-        # Sampled from, and tested; a grammar that does not suit is refused before anything is spent.
+        # Sampled from; a grammar that does not suit is refused before anything is spent.
         self.sampling = sampling
         if target == "parse":
             tree_constraint(self.text_format, sampling.grammar)
-        self.sampled_texts = SampledTexts() if test_metrics else None
-        self.test_featurizer = test_featurizer
         self._mean_loss = MeanTokenLoss()
         self._is_public = False
 
@@ -203,9 +192,6 @@ class CausalLM(LogicalBatchModule):
     def on_fit_start(self) -> None:
         """Say if there is too little memory for a step."""
         super().on_fit_start()
-        self._say_if_short_of_memory()
-
-    def _say_if_short_of_memory(self) -> None:
         max_tokens = getattr(self.trainer.datamodule, "max_tokens_per_micro_batch", None)  # type: ignore[attr-defined]
         if max_tokens is None:
             return
@@ -233,33 +219,12 @@ class CausalLM(LogicalBatchModule):
         self._log_loss("val/loss")
 
     def test_step(self, batch: LogicalBatch, batch_idx: int) -> None:
-        """Log the mean loss of a token; sample one text from each row's prompt for the metrics."""
+        """Log the mean loss of a token."""
         self._add_losses(batch)
-        if self.sampled_texts is None:
-            return
-        for number, micro_batch in enumerate(batch.micro_batches):
-            prompts, references = [], []
-            for ids, labels in zip(micro_batch.input_ids, micro_batch.labels, strict=True):
-                labelled = (labels != IGNORE_INDEX).nonzero().flatten().tolist()
-                if labelled:
-                    prompts.append(ids[: labelled[0]].tolist())
-                    references.append(self.text_format.decode(ids[labelled[0] :].tolist()))
-            texts = sample_texts(
-                self.model, self.text_format, prompts, self.sampling, stream=(self.global_rank, batch_idx, number)
-            )
-            self.sampled_texts.update([text for text, _ in texts], references)
 
     def on_test_epoch_end(self) -> None:
-        """Log the mean loss, and the metrics of the sampled texts."""
+        """Log the mean loss."""
         self._log_loss("test/loss")
-        if self.sampled_texts is None:
-            return
-        synthetic, reference = self.sampled_texts.join()
-        if not synthetic:
-            return
-        for name, value in _text_metrics(self.text_format.target, self.test_featurizer, synthetic, reference).items():
-            number = torch.tensor(math.nan if value is None else value)
-            self.log_metric(f"test/{name}", number, self._is_public, rank_zero_only=True)
 
     def predict_step(self, batch: PromptBatch, batch_idx: int) -> list[Sample]:
         """Sample one target for each prompt."""
@@ -326,15 +291,3 @@ class Parse2Utterance(CausalLM):
 
     def __init__(self, source: Literal["parse", "label"] = "parse", **kwargs: Any) -> None:
         super().__init__(source=source, target="utterance", **kwargs)
-
-
-def _text_metrics(
-    target: Field, featurizer: str | None, synthetic: list[str], reference: list[str]
-) -> dict[str, float | None]:
-    """For ``test``: utterances are compared by words and by MAUVE if there is a featurizer, trees by function types."""
-    if target == "parse":
-        return function_metrics(synthetic, reference)
-    values = {"word_overlap": word_overlap(synthetic, reference)}
-    if featurizer is not None:
-        values[f"mauve_{judge_name(featurizer)}"] = mauve(synthetic, reference, featurizer)
-    return values

@@ -130,12 +130,6 @@ def draw_samples(
     *Privacy.* Whether a text is a sample is a function of the text: post-processing of the trained model, which costs
     nothing. So do the counts of what was dropped.
 
-    Args:
-        model: A causal language model.
-        text_format: Of the model.
-        batch: Prompts and their indices.
-        arguments: How to sample.
-
     Returns:
         A sample for each prompt, in order; one that never became a sample ``is_dropped``.
     """
@@ -170,10 +164,7 @@ def draw_samples(
 def fault_of(sampled: SampledText, target: Field, min_words: int = 1) -> Fault | None:
     """Say why a text is no sample of its kind; None for one that is.
 
-    Args:
-        sampled: A text, and whether the model ended it.
-        target: What it was to be: an utterance that has a tree in it is none, a tree has to be well-formed.
-        min_words: Fewest words of an utterance.
+    An utterance that has a tree in it is none, or one of fewer words; a tree has to be well-formed.
     """
     if not sampled.finished:
         return "cut off"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -12,7 +11,6 @@ from typing import Any, Literal, NamedTuple
 import torch
 from lightning.pytorch.cli import OptimizerCallable
 from torch.nn import Parameter
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.optimizer import Optimizer
 from torchmetrics import MeanMetric, MetricCollection
@@ -25,9 +23,10 @@ from doppel.metrics.parser_metrics import parser_metric_collection
 from doppel.parsing.actions import split_source
 from doppel.parsing.vocabulary import ActionVocabulary
 from doppel.privacy.checkpoint import read_checkpoint
+from lightning_modules.backbone.base_models import attention_for
 from lightning_modules.parsing.action_decoder import DecoderArguments
 from lightning_modules.parsing.greedy import greedy_parse
-from lightning_modules.parsing.parser_network import ParserNetwork
+from lightning_modules.parsing.parser_network import ParserLosses, ParserNetwork
 from lightning_modules.parsing.source_encoder import EncoderArguments
 from lightning_modules.sampling import Sample
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
@@ -49,8 +48,8 @@ class SemanticParser(LogicalBatchModule):
     """Transformer encoder–decoder over graph actions with pointers (Zhou et al., 2022).
 
     Every output is a well-formed graph and Lispress: a state machine masks what would not be. The vocabulary of actions
-    is read off the training trees, so this training makes no privacy claim, and the data module refuses the
-    ``DifferentialPrivacy`` callback. Trained on public turns, or on what a private model wrote, it costs no budget.
+    is read off the training trees, so this training makes no privacy claim, and a private run refuses it. Trained on
+    public turns, or on what a private model wrote, it costs no budget.
 
     Args:
         encoder: Where the vectors of the source come from.
@@ -108,12 +107,7 @@ class SemanticParser(LogicalBatchModule):
         self.test_metrics = parser_metric_collection(functions or (), prefix="test/")
 
     def build(self, vocabulary: ActionVocabulary, load_weights: bool = True) -> None:
-        """Make the network of a vocabulary.
-
-        Args:
-            vocabulary: The actions.
-            load_weights: Whether to load the pretrained encoder, or to leave all weights to a checkpoint.
-        """
+        """Make the network of a vocabulary, with the pretrained encoder's weights or for those of a checkpoint."""
         self.vocabulary = vocabulary
         self.network = ParserNetwork(vocabulary, self.encoder_arguments, self.decoder_arguments, load_weights)
 
@@ -139,22 +133,11 @@ class SemanticParser(LogicalBatchModule):
                 self.network.start_from(start.network, vocabulary.numbers_in(start.vocabulary))
 
     def start(self) -> SemanticParser | None:
-        """Load the parser that ``init_weights`` names.
-
-        Raises:
-            UserError: There is no such file, or it is no parser's.
-        """
+        """Load the parser that ``init_weights`` names; see :func:`load_parser`."""
         return None if self.init_weights is None else load_parser(expand_path(self.init_weights), "cpu")
 
     def annotate(self, utterances: Sequence[str], progress: bool = False) -> list[str]:
-        """Parse utterances, those of similar length together.
-
-        Args:
-            utterances: What users said, in any order.
-            progress: Whether to show a progress bar.
-
-        Returns:
-            One well-formed tree for each, in the order given.
+        """Parse utterances, those of similar length together: one well-formed tree for each, in the order given.
 
         Raises:
             UserError: The parser was neither trained nor loaded.
@@ -294,10 +277,8 @@ class SemanticParser(LogicalBatchModule):
             return []
         return [name for name in self.state_dict() if name.startswith("network.encoder.")]
 
-    def _losses(self, network: ParserNetwork, batch: ParserBatch, label_smoothing: float) -> Any:
-        # torch's fused attention for CPUs is slow in bfloat16 where rows are short, as these are
-        is_slow = network.device.type == "cpu" and torch.is_autocast_enabled("cpu")
-        with sdpa_kernel(SDPBackend.MATH) if is_slow else nullcontext():
+    def _losses(self, network: ParserNetwork, batch: ParserBatch, label_smoothing: float) -> ParserLosses:
+        with attention_for(network.device, self.max_actions):
             return network.losses(batch.sources, batch.ids, batch.pointers, batch.copies, label_smoothing)
 
     def _ready(self) -> tuple[ParserNetwork, ActionVocabulary]:

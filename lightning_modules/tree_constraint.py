@@ -20,7 +20,6 @@ from transformers import LogitsProcessor
 from doppel.errors import UserError
 from doppel.lispress.api_table import read_api_names
 from doppel.lispress.lark import lark_grammar
-from doppel.lispress.names import ApiNames
 from doppel.lispress.tree_names import read_tree_names
 
 if TYPE_CHECKING:
@@ -76,14 +75,9 @@ class TreeConstraint:
             raise RuntimeError(f"the grammar of trees does not go on: {state.get_error()}")
 
     def mask(self, states: Sequence[LLMatcher | None], like: Tensor) -> Tensor:
-        """Return which scores are to be cut off.
+        """Return booleans of the shape of the scores ``like`` [texts, vocabulary], true where a token is forbidden.
 
-        Args:
-            states: Of each text; None for one that may go on with anything.
-            like: Scores of shape [texts, vocabulary], with at least as many columns as there are token ids.
-
-        Returns:
-            Booleans of the same shape, true where a token is forbidden.
+        A text with no state may go on with anything. There are at least as many columns as token ids.
         """
         bits = allocate_token_bitmask(len(states), self._num_tokens)  # all are set
         running = [(state, row) for row, state in enumerate(states) if state is not None]
@@ -114,23 +108,18 @@ def tree_constraint(text_format: TextFormat, grammar: str | list[str] | None) ->
             f"sampling.grammar is for models that write parse trees, and this one writes the {text_format.target}: "
             "set it to null, or give it to the parse-tree model alone"
         )
-    tables = (grammar,) if isinstance(grammar, str) else tuple(grammar)
-    return _constraint(tables, text_format.linearisation == "spaced", text_format.tokenizer, text_format.eos_id)
+    files = (grammar,) if isinstance(grammar, str) else tuple(grammar)
+    return _constraint(files, text_format.linearisation == "spaced", text_format.tokenizer, text_format.eos_id)
 
 
 @lru_cache(maxsize=4)
-def _constraint(tables: tuple[str, ...], spaced: bool, tokenizer: Any, eos_id: int) -> TreeConstraint | None:
-    names = _names(tables)
+def _constraint(files: tuple[str, ...], spaced: bool, tokenizer: Any, eos_id: int) -> TreeConstraint | None:
+    tables = [file for file in files if not file.endswith(TREES)]
+    trees = [read_tree_names(file) for file in files if file.endswith(TREES)]
+    names = reduce(or_, [*([read_api_names(tables)] if tables else []), *trees])
     if names.is_empty:  # nothing is known of the API
         return None
     return TreeConstraint(lark_grammar(names, spaced), tokenizer, eos_id)
-
-
-def _names(files: tuple[str, ...]) -> ApiNames:
-    """The public names in tables of an API and in files of trees."""
-    tables = [file for file in files if not file.endswith(TREES)]
-    trees = [read_tree_names(file) for file in files if file.endswith(TREES)]
-    return reduce(or_, [*([read_api_names(tables)] if tables else []), *trees])
 
 
 class TreeProcessor(LogitsProcessor):

@@ -37,7 +37,6 @@ def trained_model(file: Path, config: StageConfig) -> CausalLM:
     model = UtteranceLM(
         **given | {"base_model": str(place_of(init["base_model"]))},
         lora=LoraArguments(**init["lora"]) if init.get("lora") else None,
-        test_metrics=False,
     )
     WarmStart.read(str(file), model.text_format).load_into(model.model)
     return model

@@ -24,16 +24,15 @@ from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.guards.canaries import (
     Canary,
     audit_turns,
-    first_units,
     make_examples,
     read_canaries,
     read_canary_examples,
     write_canaries,
-    write_examples,
 )
 from datamodules.reading.columns import Columns
 from datamodules.reading.example import Example
 from datamodules.reading.examples import read_examples
+from datamodules.training_rows import first_units
 from doppel.errors import UserError
 from doppel.files import read_json_lines, write_json_lines
 from doppel.privacy.accounting import default_delta
@@ -100,7 +99,7 @@ class AuditTrainer(Trainer):
         )
         hidden = self._canaries(folder, model, turns, num_canaries, canaries, coin_seed)
         train_path, original = folder / "train.jsonl", datamodule.rows
-        write_examples(audit_turns(turns, hidden, model.text_format), train_path)
+        write_json_lines(train_path, map(asdict, audit_turns(turns, hidden, model.text_format)))
         datamodule.rows, datamodule.limit_train_units = replace(original, path=str(train_path), columns=Columns()), None
         last = folder / "checkpoints" / "last.ckpt"
         self.fit(model, datamodule=datamodule, ckpt_path=str(last) if last.is_file() else None)

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from commands.runs.stage_config import StageConfig
-from datamodules.guards.canaries import first_units
 from datamodules.guards.overlap import refuse_private
 from datamodules.reading.example import Example
-from datamodules.training_rows import TrainingRows
+from datamodules.training_rows import TrainingRows, first_units
 from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
 from doppel.files import run_of

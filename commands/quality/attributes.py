@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from statistics import fmean
 from typing import Any
 
@@ -23,6 +24,8 @@ _OF_TEXTS += ("attribute_adherence_chance", "human_attribute_adherence")
 _TAUGHT = ("attribute_downstream", "human_attribute_downstream", "attribute_downstream_majority")
 #: Texts that teach a classifier, at least.
 _FEWEST = 20
+#: Sentence vectors [texts, D] of texts.
+_Vectors = Callable[[tuple[str, ...]], Any]
 
 
 @dataclass(frozen=True)
@@ -35,14 +38,14 @@ class Side:
         trees: That a semantic parser reads in them; None: there is no parser.
     """
 
-    texts: Sequence[str]
+    texts: tuple[str, ...]
     codes: Sequence[str | None]
     trees: Sequence[str | None] | None = None
 
     def part(self, rows: Sequence[int]) -> Side:
         """Return the side with some of its rows."""
         trees = None if self.trees is None else [self.trees[row] for row in rows]
-        return Side([self.texts[row] for row in rows], [self.codes[row] for row in rows], trees)
+        return Side(tuple(self.texts[row] for row in rows), [self.codes[row] for row in rows], trees)
 
 
 def attribute_metrics(
@@ -76,7 +79,8 @@ def attribute_metrics(
         ``human_attribute_downstream`` and ``attribute_downstream_majority``, all null for samples that were not
         written for attributes. JSD, adherence and the last three also for each attribute. And notes.
     """
-    from doppel.metrics.attributes import adherence, jensen_shannon  # need torch, which no --help waits for
+    from commands.privacy.feature_extractors import embed  # need torch, which no --help waits for
+    from doppel.metrics.attributes import adherence, jensen_shannon
 
     rows = random.Random(seed).sample(range(len(reference.texts)), len(reference.texts))
     taught, judged = reference.part(rows[: len(rows) // 2]), reference.part(rows[len(rows) // 2 :])
@@ -90,7 +94,7 @@ def attribute_metrics(
             values[f"{kind}_{attribute.lower().replace(' ', '_')}"] = score
 
     wanted, gold, lesson = (_places(codes, side) for side in (samples, judged, taught))
-    vectors = _Vectors(encoder)
+    vectors: _Vectors = cache(lambda texts: embed(texts, encoder))
     attributes = list(zip(codes.names, codes.schema.columns, strict=True))
     for place, (name, column) in enumerate(attributes):
         try:
@@ -181,29 +185,8 @@ def _asked(column: Column, sides: Sequence[Sequence[str]]) -> list[list[int]]:
     return read
 
 
-class _Vectors:
-    """Sentence vectors of texts, each set of texts embedded once."""
-
-    def __init__(self, encoder: str) -> None:
-        self._encoder = encoder
-        self._known: dict[tuple[str, ...], Any] = {}
-
-    def __call__(self, texts: Sequence[str]) -> Any:
-        """Vectors [texts, D].
-
-        Raises:
-            UserError: The encoder cannot be loaded.
-        """
-        from commands.privacy.feature_extractors import embed
-
-        key = tuple(texts)
-        if key not in self._known:
-            self._known[key] = embed(texts, self._encoder)
-        return self._known[key]
-
-
 def _classified(
-    texts: Sequence[str], values: Sequence[int], sides: Sequence[Sequence[str]], vectors: _Vectors
+    texts: tuple[str, ...], values: Sequence[int], sides: Sequence[tuple[str, ...]], vectors: _Vectors
 ) -> list[list[int]]:
     """What a classifier says of texts that has learnt from others."""
     from sklearn.dummy import DummyClassifier

@@ -10,17 +10,18 @@ from typing import Any
 
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
+from commands.lightning.trained_model import place_of
 from commands.quality.attributes import Side, attribute_metrics
 from commands.quality.judges import Judges, judges_of
 from commands.quality.keep_best import record_of
-from commands.quality.next_token import next_token_metrics
 from commands.runs.private_files import of_runs
 from commands.runs.run_record import read_json
+from commands.runs.system import BASE_MODEL
 from datamodules.guards.overlap import refuse_private
 from datamodules.guards.selection import Selection
 from datamodules.reading.attribute_codes import codes_of
 from datamodules.reading.columns import Columns, reference_columns
-from datamodules.reading.example import Example
+from datamodules.reading.example import Example, Field
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import content_digest, expand_path
 from doppel.console.table import Table, show
@@ -30,8 +31,6 @@ from doppel.lispress import Counting
 from doppel.tables.schema import plain
 
 CHOSEN_BY_JUDGE = "the parser that judges also chose these samples: its figures flatter"
-#: Tree and confidence by utterance.
-_Read = dict[str, tuple[str | None, float | None]]
 
 
 def evaluate(
@@ -104,7 +103,7 @@ def evaluate(
     drawn = read_synthetic(synthetic)
     corpora = _corpus(drawn), _corpus(kept)
     sides = [side.utterances for side in compared_sides(*corpora, num_samples, seed)]
-    parsed_sides = _parsed_trees(sides, parsed, parser)
+    trees = _parsed_trees(sides, parsed, parser)
     values: dict[str, Any] = compare(
         *corpora,
         featurizers=judges.featurizers,
@@ -112,22 +111,24 @@ def evaluate(
         private=[t.utterance for t in read_examples(expand_path(private), "utterance", columns=columns_of_reference)]
         if private
         else None,
-        parsed=None if parsed_sides[0] is None else [tree for tree, _ in parsed_sides[0]],
-        parsed_reference=None if parsed_sides[1] is None else [tree for tree, _ in parsed_sides[1]],
+        parsed=trees[0],
+        parsed_reference=trees[1],
         counting=counting,
         num_samples=num_samples,
         seed=seed,
     )
     codes = codes_of(columns)
     if codes is not None:
-        of_codes = compared_sides(_labelled(drawn), _labelled(kept), num_samples, seed)
-        trees = [None if side is None else [tree for tree, _ in side] for side in parsed_sides]
+        # drawn alike, with what they were written for in the place of their trees
+        of_codes = compared_sides(_corpus(drawn, "label"), _corpus(kept, "label"), num_samples, seed)
         ours, theirs = (Side(u, side.trees, t) for u, side, t in zip(sides, of_codes, trees, strict=True))
         found, more = attribute_metrics(codes, ours, theirs, encoder, seed)
         values |= found
         values["notes"] += more
     if next_token_epochs:
-        values |= next_token_metrics(sides[0], sides[1], next_token_epochs, seed)
+        from doppel.metrics.next_token import next_token_metrics
+
+        values |= next_token_metrics(sides[0], sides[1], place_of(BASE_MODEL), next_token_epochs, seed)
     told = ", ".join(f"{name}: {model}" for name, model in judges.models.items()) or None
     values |= {"judges": told, "featurizer": featurizer, "parser": None if parser is None else str(parser)}
     values["notes"] += judges.notes
@@ -178,19 +179,19 @@ def format_value(value: Any) -> str:
 
 def _parsed_trees(
     sides: Sequence[Sequence[str]], cache: Path | None, parser: Path | None
-) -> list[list[tuple[str | None, float | None]] | None]:
-    """A semantic parser's trees of both sides with its confidence: those of a cache, else the parser's, else None.
+) -> list[list[str | None] | None]:
+    """A semantic parser's trees of both sides: those of a cache, else the parser's, else None.
 
-    The confidence is the mean probability of an action (the geometric mean, in (0, 1]). Trees are found by their
-    utterance; of several lines of one the first counts. With a parser those of another one, by its digest, are read
-    anew. The parser is loaded only where it is needed, and parses equal utterances once.
+    Trees are found by their utterance; of several lines of one the first counts. With a parser those of another one, by
+    its digest, are read anew. The parser is loaded only where it is needed, and parses equal utterances once. The cache
+    gets its confidence too, the (geometric) mean probability of an action.
 
     Raises:
         DataError: The cache has a part of a side, and there is no parser.
         UserError: The checkpoint cannot be loaded.
     """
     digest = None if parser is None else content_digest(str(parser))
-    known: _Read = {}
+    known: dict[str, tuple[str | None, float | None]] = {}
     if cache is not None and (digest is None or cache.is_file()):
         lines = zip(read_synthetic(cache), read_json_lines(cache), strict=True)
         own = [(turn, line) for turn, (_, line) in lines if digest in (None, line.get("parser"))]
@@ -206,7 +207,7 @@ def _parsed_trees(
                 {"utterance": u, "parse": tree, "confidence": c, "parser": digest} for u, (tree, c) in known.items()
             )
             write_json_lines(cache, named)
-    trees: list[list[tuple[str | None, float | None]] | None] = []
+    trees: list[list[str | None] | None] = []
     for side in sides:
         missing = sum(utterance not in known for utterance in side)
         if 0 < missing < len(side):
@@ -214,7 +215,7 @@ def _parsed_trees(
                 f"--parsed lacks {missing} of the {len(side)} compared utterances of one side: annotate the very file "
                 "that is compared, or give --parser too"
             )
-        trees.append(None if missing else [known[utterance] for utterance in side])
+        trees.append(None if missing else [known[utterance][0] for utterance in side])
     return trees
 
 
@@ -228,17 +229,10 @@ def _chosen_by(record: Mapping[str, Any]) -> list[str]:
     return notes
 
 
-def _corpus(turns: Sequence[Example]) -> Any:
+def _corpus(turns: Sequence[Example], field: Field = "parse") -> Any:
     from doppel.metrics import Corpus
 
-    return Corpus(tuple(turn.utterance for turn in turns), tuple(turn.parse for turn in turns))
-
-
-def _labelled(turns: Sequence[Example]) -> Any:
-    """Utterances with what they were written for in the place of their trees, to be drawn alike."""
-    from doppel.metrics import Corpus
-
-    return Corpus(tuple(turn.utterance for turn in turns), tuple(turn.label for turn in turns))
+    return Corpus(tuple(turn.utterance for turn in turns), tuple(getattr(turn, field) for turn in turns))
 
 
 def _make_folder(path: Path) -> None:

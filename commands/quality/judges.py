@@ -106,11 +106,7 @@ def judges_of(samples: Path, featurizer: str | None = None, base_model: str | No
 
 
 def bases_of(samples: Path) -> list[str]:
-    """Return the base models of the generators of a file of samples, by the manifest or the trainings of its run.
-
-    Args:
-        samples: The file, in a run folder or not.
-    """
+    """Return the base models of the generators of a file of samples, by the manifest or the trainings of its run."""
     found: list[str] = []
     for folder in run_folders(samples):
         record = RunRecord(folder)

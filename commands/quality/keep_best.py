@@ -20,7 +20,7 @@ from datamodules.guards.overlap import refuse_private
 from datamodules.reading.attribute_codes import AttributeCodes, codes_of
 from datamodules.reading.columns import Columns, labels_of, reference_columns
 from datamodules.reading.examples import read_examples
-from datamodules.reading.files import expand_path
+from datamodules.reading.files import content_digest, expand_path
 from doppel.console.command import check_options
 from doppel.errors import DataError
 from doppel.files import read_json_lines, write_json, write_json_lines
@@ -87,7 +87,8 @@ def keep_best(
     if has_trees:
         takes = {"candidates", "prompts", "out", "parser", "reference", "seed", "columns"}
         check_options(keep_best, dict(locals()), "--parser or --reference", takes)
-    public = [("--reference", reference, reference_columns(columns)), *learnt_from("--parser", parser)]
+    of_reference = reference_columns(columns)
+    public = [("--reference", reference, of_reference), *learnt_from("--parser", parser)]
     refuse_private(public, of_runs(candidates, prompts, out, if_private=True))
     field = "parse" if has_trees else "label"
     wanted = [str(line.get(field)) for _, line in read_json_lines(prompts)]
@@ -105,16 +106,11 @@ def keep_best(
         worth, matches = _labels(drawn, label_words, encoder, codes_of(columns))
         judge = {"encoder": encoder, "label_words": label_words}
     if parser is not None:
-        from datamodules.reading.files import content_digest
-
         worth, matches = _trees(drawn, parser)
         judge = {"parser": str(parser), "parser_digest": content_digest(str(parser))}
     if reference is not None:
-        human = [
-            turn.utterance
-            for turn in read_examples(expand_path(reference), "utterance", columns=reference_columns(columns))
-        ]
-        fluent = _fluency([line["utterance"] for line in drawn], human)
+        human = read_examples(expand_path(reference), "utterance", columns=of_reference)
+        fluent = _fluency([line["utterance"] for line in drawn], [turn.utterance for turn in human])
         worth = [(*first, *then) for first, then in zip(fluent, worth or [()] * len(drawn), strict=True)]
         matches = matches or [first == (0.0,) for first in fluent]
         judge |= {"language_model": LARGER, "candidates_fluent": sum(first == (0.0,) for first in fluent) / len(drawn)}
@@ -141,13 +137,10 @@ def best(prompts: Sequence[str], drawn_for: Sequence[str], worth: Worth, seed: i
     """Return the indices of the best candidates of each prompt, as many as it stands in ``prompts``; ties at random.
 
     Args:
-        prompts: As they were released, repeats included.
-        drawn_for: Prompt of each candidate, one of ``prompts``.
+        prompts: As they were released, repeats included; their order is that of what is returned.
+        drawn_for: Prompt of each candidate, one of ``prompts``; one without enough candidates is left out.
         worth: Of each candidate.
         seed: Of the draw among equals.
-
-    Returns:
-        Places of those kept, in the order of ``prompts``; a prompt without enough candidates is left out.
     """
     groups: dict[str, list[int]] = {prompt: [] for prompt in prompts}
     for place, prompt in enumerate(drawn_for):
@@ -190,13 +183,7 @@ def _fluency(texts: Sequence[str], human: Sequence[str]) -> list[tuple[float]]:
 def _labels(
     lines: Sequence[Line], words: Mapping[str, str], encoder: str, codes: AttributeCodes | None
 ) -> tuple[Worth, list[bool]]:
-    """Whether each text says its code, by an encoder, and if not, the logarithm of the code's probability.
-
-    Args:
-        lines: N texts, as ``utterance`` and ``label``.
-        words: Value → words that describe it.
-        encoder: See :func:`keep_best`.
-        codes: Of the attributes, where the codes are of a schema.
+    """Whether each of N texts says its code, by an encoder, and if not, the logarithm of the code's probability.
 
     Raises:
         DataError: A described value does not exist.

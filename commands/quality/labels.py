@@ -82,7 +82,7 @@ def label_accuracy(
     turns = {str(path): _read(str(path)) for path in synthetic}
     if private is not None:
         turns[_PRIVATE] = _read(private, columns)
-    judged = _read(reference, reference_columns(columns))
+    judged = _read(reference, of_reference)
     gold = _labels(judged)
     for name, learnt_from in turns.items():
         if _labels(learnt_from).keys() != gold.keys():
@@ -159,15 +159,9 @@ def _accuracy(guesses: Sequence[str], truth: Sequence[str], balanced: bool) -> f
 
 
 def regression(train_ND: Any, test_MD: Any, balanced: bool) -> Learner:
-    """Fit a logistic regression over fixed sentence vectors, with the penalty of the best cross-validation.
+    """Return what fits a logistic regression over fixed sentence vectors, whose penalty cross-validation chooses.
 
-    Args:
-        train_ND: Vectors of the texts that may be learnt from.
-        test_MD: Vectors of those that are judged.
-        balanced: Whether all values weigh alike.
-
-    Returns:
-        Of rows of the first, their labels and a seed: a label for each row of the second.
+    It is a function of some rows of the first, their labels and a seed, and gives a label for each row of the second.
     """
     from sklearn.dummy import DummyClassifier
     from sklearn.linear_model import LogisticRegression

@@ -199,11 +199,7 @@ def measure(name: str) -> Measure:
 
 
 def judged(metrics: Iterable[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
-    """Return the MAUVE of each judge that some system has: of the independent ones, and of the generator's own base.
-
-    Args:
-        metrics: Of each system, as ``evaluate`` writes them.
-    """
+    """Return the MAUVE of each judge that some system has: of the independent ones, and of the generator's own base."""
     own, every = f"mauve_{OWN_BASE}", list(metrics)
     found = dict.fromkeys(name for values in every for name, value in values.items() if value is not None)
     known = [f"mauve_{judge}" for judge in _JUDGES]
@@ -287,12 +283,7 @@ _IGNORED = Band(
 
 
 def band(metrics: Mapping[str, Any], name: str) -> Band | None:
-    """Return what a value means, by measured runs; None where none was measured, or its human value is missing.
-
-    Args:
-        metrics: Of one system, as ``evaluate`` writes them.
-        name: A metric.
-    """
+    """Return what a value means, by measured runs; None where none was measured, or its human value is missing."""
     value, human = metrics.get(name), human_value(metrics, name)
     if value is None:
         return None
@@ -313,12 +304,7 @@ def with_sound_mauve(metrics: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def human_value(metrics: Mapping[str, Any], name: str) -> float | None:
-    """Return the value that human requests have of a metric; None where the report has none.
-
-    Args:
-        metrics: Of one system, as ``evaluate`` writes them.
-        name: A metric, such as ``word_overlap`` or ``private/exact_copies``.
-    """
+    """Return the value that human requests have of a metric, such as ``private/exact_copies``; None without one."""
     room, _, own = name.rpartition("/")
     room += "/" if room else ""
     names = [f"{room}{word}_{own}" for word in ("human", "reference")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 from commands.runs.manifest import Entry, Manifest
@@ -21,13 +22,9 @@ _CHOICES = {
 def values(
     record: RunRecord, verb: Literal["evaluate", "parser-metrics"]
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
-    """Read the metrics of each system, and why the rest is not there.
+    """Read the metrics of each system's samples, or of the parser that they taught, and why the rest is not there.
 
     Numbers of a file that was changed by hand do not count, nor those of samples that were made anew since.
-
-    Args:
-        record: The run.
-        verb: The command that measured: of the samples, or of the parsers that they taught.
     """
     found, problems = {}, {}
     entries = {str(entry.system): entry for entry in record.manifest.find("metrics", verb=verb)}
@@ -67,34 +64,23 @@ def sampling(record: RunRecord, of: str) -> dict[str, dict[str, Any]]:
 def draws(record: RunRecord, of: str) -> dict[str, dict[str, int]]:
     """Return what a system's models drew: file → number of samples, of texts, of those dropped, by reason, …."""
     prefixes = ("synthetic/num_", "synthetic/dropped/")
-    found = {}
-    for made in _texts(record.manifest, of):
-        drawn = record.manifest.drawn_from(made) or made
-        told = _as_made(record.manifest, f"{drawn.path}.metrics.json")
-        if told is not None:
-            metrics = read_json(record.manifest.path(told))
-            found[made.path] = {k.removeprefix("synthetic/"): n for k, n in metrics.items() if k.startswith(prefixes)}
-    return found
+    return {
+        made.path: {name.removeprefix("synthetic/"): n for name, n in metrics.items() if name.startswith(prefixes)}
+        for made, _, metrics in _samplings(record, of)
+    }
 
 
 def warnings(record: RunRecord, of: str) -> list[str]:
     """Return what the samplings of a system warned of, such as texts that were cut off."""
-    found = []
-    for made in _texts(record.manifest, of):
-        drawn = record.manifest.drawn_from(made) or made
-        told = _as_made(record.manifest, f"{drawn.path}.metrics.json")
-        warning = None if told is None else read_json(record.manifest.path(told)).get("warning")
-        found += [] if warning is None else [f"{drawn.path}: {warning}"]
-    return found
+    return [
+        f"{drawn.path}: {metrics['warning']}" for _, drawn, metrics in _samplings(record, of) if "warning" in metrics
+    ]
 
 
 def resampling(record: RunRecord, of: str) -> dict[str, Any] | None:
     """Return how the trees or utterances of a system were drawn from an over-sample; None where they were not."""
-    for made in _texts(record.manifest, of):
-        told = _as_made(record.manifest, f"{made.path}.resampling.json")
-        if told is not None:
-            return read_json(record.manifest.path(told))
-    return None
+    told = (_as_made(record, f"{made.path}.resampling.json") for made in _texts(record.manifest, of))
+    return next((numbers for numbers in told if numbers is not None), None)
 
 
 def stage_seconds(record: RunRecord) -> dict[str, int]:
@@ -110,10 +96,19 @@ def stage_seconds(record: RunRecord) -> dict[str, int]:
     }
 
 
-def _as_made(manifest: Manifest, path: str) -> Entry | None:
-    """A file of numbers; None where no step made it, or it is not what its step made."""
-    entry = manifest.files.get(path)
-    return entry if entry is not None and not manifest.changes(path) else None
+def _samplings(record: RunRecord, of: str) -> Iterator[tuple[Entry, Entry, dict[str, Any]]]:
+    """The samples of a system, and the trees or labels behind them: each file, what it was drawn from, its metrics."""
+    for made in _texts(record.manifest, of):
+        drawn = record.manifest.drawn_from(made) or made
+        metrics = _as_made(record, f"{drawn.path}.metrics.json")
+        if metrics is not None:
+            yield made, drawn, metrics
+
+
+def _as_made(record: RunRecord, path: str) -> dict[str, Any] | None:
+    """What a file of numbers holds; None where no step made it, or it is not what its step made."""
+    entry = record.manifest.files.get(path)
+    return None if entry is None or record.manifest.changes(path) else read_json(record.manifest.path(entry))
 
 
 def _texts(manifest: Manifest, of: str) -> list[Entry]:

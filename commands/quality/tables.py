@@ -68,7 +68,7 @@ def table(pooled: pd.DataFrame, rows: Sequence[str] = (), metrics: Sequence[str]
     rows = rows or ["epsilon", "system", *_varying(pooled)]
     metrics = metrics or [name for name in SHOWN if name in set(pooled["metric"])]
     shown = pooled[pooled["metric"].isin(metrics)]
-    made = Table([*map(_heading, rows), *map(_label, metrics), "seeds", *map(_heading, last)])
+    made = Table([*map(_heading, rows), *(measure(name).label for name in metrics), "seeds", *map(_heading, last)])
     for key, own in shown.groupby(list(dict.fromkeys([*rows, "experiment"])), dropna=False, sort=False):
         if own["metric"].duplicated().any():
             raise ValueError(f"several settings share the row {key}: name what tells them apart")
@@ -123,10 +123,6 @@ def label_of(name: str) -> str:
 def epsilon_text(epsilon: float) -> str:
     """Format ε as tables and figures show it."""
     return "∞ (not private)" if epsilon == math.inf else f"{epsilon:g}"
-
-
-def _label(name: str) -> str:
-    return measure(name).label
 
 
 def _heading(name: str) -> str:

@@ -117,14 +117,14 @@ def micro_batches(model: CausalLM, data: Mapping[str, Any], path: str, num_units
     from datamodules.batches.encoded import encode_examples
     from datamodules.dialogue_data_module import DialogueDataModule
     from datamodules.guards.selection import Selection
-    from datamodules.training_rows import TrainingRows
+    from datamodules.training_rows import TrainingRows, first_units
 
     module = DialogueDataModule(**{**data, "train_path": path, "val_path": None})
     selection = Selection(redact=module.rows.selection.redact)
     rows = TrainingRows(module.rows.path, module.unit, ReferenceColumns.from_config(data), selection)
-    encoded = encode_examples(rows.read(model.text_format.needs), model.text_format, module.truncate)
-    turns = encoded.first_units(num_units)
-    batches = LogicalBatches(turns, module.max_tokens_per_micro_batch, module.max_turns_per_unit)
+    read = first_units(rows.read(model.text_format.needs), num_units)
+    turns = encode_examples(read, model.text_format, module.truncate)
+    batches = LogicalBatches(turns, module.max_tokens_per_micro_batch, module.max_rows_per_unit)
     return batches.make(0, range(turns.num_units), turns.num_units).micro_batches
 
 

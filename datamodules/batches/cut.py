@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,16 +21,11 @@ from doppel.privacy.secret import Secret
 class LogicalBatches:
     """Makes logical batches of sampled units.
 
-    A unit with more than ``max_rows_per_unit`` rows is represented by that many, chosen uniformly. Units with
+    A unit with more than ``max_rows_per_unit`` rows is represented by that many (:func:`representatives`). Units with
     equally many rows share micro-batches.
 
-    Formal guarantees:
-        The choice of rows is a function of (secret, step, unit) and not of the content, so the clipped contribution of
-        a unit stays bounded whatever it holds, and the choices of the other units have the same law with it and
-        without.
-
     Args:
-        turns: Encoded turns.
+        turns: The rows.
         max_tokens_per_micro_batch: Bound on rows times padded length of a micro-batch; a single unit may pass it.
         max_rows_per_unit: Rows that represent a unit, at most. Public.
         seed: For tests only; None takes the secret from the operating system's entropy.
@@ -55,20 +51,12 @@ class LogicalBatches:
             sampled: Units of this rank.
             expected_num_units: Divisor of the summed gradient, over all ranks.
         """
-        groups: dict[int, list[list[int]]] = {}
-        for unit in sampled:
-            rows = self._choose(step, unit)
-            groups.setdefault(len(rows), []).append(rows)
         micro_batches = [
             micro_batch(self.turns, part)
-            for _, group in sorted(groups.items())
+            for group in representatives(self._secret, step, sampled, self.turns.rows_of, self.max_rows_per_unit)
             for part in cut(self.turns, group, self.max_tokens_per_micro_batch)
         ]
         return LogicalBatch(micro_batches, len(sampled), expected_num_units)
-
-    def _choose(self, step: int, unit: int) -> list[int]:
-        rows = self.turns.rows_of(unit)
-        return [int(rows[turn]) for turn in choose(self._secret, step, unit, len(rows), self.max_rows_per_unit)]
 
 
 def all_examples(
@@ -77,13 +65,10 @@ def all_examples(
     """Return all turns, each row a unit of its own, sorted by length and cut by token budget: for validation and test.
 
     Args:
-        turns: Encoded turns.
-        max_tokens_per_batch: Bound on rows times padded length of a batch; a single turn may pass it.
+        turns: The rows.
+        max_tokens_per_batch: Bound on rows times padded length of a batch, a logical one with a single micro-batch.
         limit: Use only the first turns, at most this many.
         is_public: Whether metrics of these turns may leave the process.
-
-    Returns:
-        Logical batches with a single micro-batch each.
     """
     num_rows = len(turns) if limit is None else min(limit, len(turns))
     parts = list(cut(turns, [[row] for row in range(num_rows)], max_tokens_per_batch))
@@ -95,23 +80,35 @@ def all_examples(
     return Batches(make, len(parts))
 
 
-def choose(secret: Secret, step: int, unit: int, num: int, limit: int) -> list[int]:
-    """Choose which of a unit's ``num`` turns represent it in a step: all, or ``limit`` of them, uniformly."""
-    if num <= limit:
-        return list(range(num))
-    return sorted(secret.stream("rows", step, unit).sample(range(num), limit))
+def representatives(
+    secret: Secret, step: int, units: Iterable[int], rows_of: Callable[[int], Any], limit: int
+) -> list[list[list[int]]]:
+    """Choose the rows that represent units in a step: all of a unit, or ``limit`` of them, uniformly.
+
+    Formal guarantees:
+        The choice of rows is a function of (secret, step, unit) and not of the content, so the clipped contribution of
+        a unit stays bounded whatever it holds, and the choices of the other units have the same law with it and
+        without.
+
+    Returns:
+        The rows of each unit, with units of equally many rows in one group, the fewest first.
+    """
+    groups: dict[int, list[list[int]]] = {}
+    for unit in units:
+        rows = rows_of(unit)
+        places: Iterable[int] = range(len(rows))
+        if len(rows) > limit:
+            places = sorted(secret.stream("rows", step, unit).sample(range(len(rows)), limit))
+        chosen = [int(rows[place]) for place in places]
+        groups.setdefault(len(chosen), []).append(chosen)
+    return [group for _, group in sorted(groups.items())]
 
 
 def cut(turns: EncodedExamples, units: list[list[int]], max_tokens: int) -> Iterator[list[list[int]]]:
     """Sort units by their longest row, longest first, and cut them where rows times length pass the budget.
 
-    A part that holds an eighth of the budget also ends before a unit shorter than 0.8 of its longest, or a logical
-    batch of few parts would be padded much.
-
-    Args:
-        turns: Encoded turns.
-        units: Rows of each unit, equally many for all.
-        max_tokens: Bound on rows times padded length; every part has at least one unit.
+    A part has at least one unit. One that holds an eighth of the budget also ends before a unit shorter than 0.8 of its
+    longest, or a logical batch of few parts would be padded much. All units have equally many rows.
     """
     lengths = turns.lengths
     longest = [max(int(lengths[row]) for row in rows) for rows in units]
@@ -127,12 +124,7 @@ def cut(turns: EncodedExamples, units: list[list[int]], max_tokens: int) -> Iter
 
 
 def micro_batch(turns: EncodedExamples, units: Sequence[Sequence[int]]) -> MicroBatch:
-    """Pad the rows of units on the right; prompt, separator and padding carry no loss.
-
-    Args:
-        turns: Encoded turns.
-        units: Rows of each unit, equally many for all.
-    """
+    """Pad the rows of units, equally many for each, on the right; prompt, separator and padding carry no loss."""
     rows = [row for unit in units for row in unit]
     input_ids, labels = pad([turns.row(row) for row in rows], turns.num_prompt[rows].tolist(), turns.pad_id)
     return MicroBatch(input_ids, labels, len(units), len(units[0]))
@@ -143,13 +135,7 @@ def pad(
     num_prompt: Sequence[int],
     pad_id: int,
 ) -> tuple[Tensor, Tensor]:
-    """Return token ids padded on the right and labels without the prompts, both int64 [rows, length].
-
-    Args:
-        rows: Token ids of each row.
-        num_prompt: Leading ids without loss of each row.
-        pad_id: Fills the ids; :data:`IGNORE_INDEX` fills the labels.
-    """
+    """Return token ids padded on the right and labels without the prompts, both int64 [rows, length]."""
     shape = len(rows), max(map(len, rows))
     input_ids, labels = np.full(shape, pad_id, dtype=np.int64), np.full(shape, IGNORE_INDEX, dtype=np.int64)
     for place, (row, start) in enumerate(zip(rows, num_prompt, strict=True)):

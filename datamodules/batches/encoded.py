@@ -48,11 +48,6 @@ class EncodedExamples:
         return np.diff(self.offsets)
 
     @property
-    def num_over_long(self) -> int:
-        """Rows that were too long and were not cut, and so have no loss. Private: not to be logged."""
-        return int((self.lengths == self.num_prompt).sum())
-
-    @property
     def num_units(self) -> int:
         """Number of privacy units."""
         return len(self._starts) - 1
@@ -64,20 +59,6 @@ class EncodedExamples:
     def rows_of(self, unit: int) -> NDArray[np.int64]:
         """Return the rows of a unit, in the order of the file."""
         return self._by_unit[self._starts[unit] : self._starts[unit + 1]]
-
-    def first_units(self, limit: int | None) -> EncodedExamples:
-        """Return the rows of the first units, at most this many; all for None."""
-        if limit is None or limit >= self.num_units:
-            return self
-        kept = self.unit_index < limit
-        lengths = self.lengths[kept]
-        return EncodedExamples(
-            ids=self.ids[np.repeat(kept, self.lengths)],
-            offsets=np.concatenate([[0], np.cumsum(lengths)]),
-            num_prompt=self.num_prompt[kept],
-            unit_index=self.unit_index[kept],
-            pad_id=self.pad_id,
-        )
 
     def costs(self, max_rows_per_unit: int) -> NDArray[np.int64]:
         """Return the most padded tokens of each unit in a step: longest row times rows, [num_units]; private."""
@@ -116,11 +97,8 @@ def encode_examples(turns: Sequence[Example], text_format: TextFormat, truncate:
     ids, lengths, num_prompt = array("i"), array("q", [0]), array("i")
     for start in range(0, len(turns), _CHUNK):
         for encoded in text_format.encode_all(turns[start : start + _CHUNK]):
-            row = (
-                encoded
-                if len(encoded.input_ids) <= text_format.max_length
-                else _shortened(encoded, text_format, truncate)
-            )
+            is_too_long = len(encoded.input_ids) > text_format.max_length
+            row = _shortened(encoded, text_format, truncate) if is_too_long else encoded
             ids.extend(row.input_ids)
             lengths.append(len(row.input_ids))
             num_prompt.append(row.num_prompt)

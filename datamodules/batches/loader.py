@@ -21,12 +21,7 @@ class UnitSampler(Protocol):
 
 @dataclass(frozen=True)
 class Batches(Generic[Batch]):
-    """Batches by their numbers, made when they are asked for.
-
-    Attributes:
-        make: Makes the batch of a number.
-        num: How many there are.
-    """
+    """So many batches by their numbers, made when they are asked for."""
 
     make: Callable[[int], Batch]
     num: int

@@ -12,12 +12,7 @@ from numpy.typing import NDArray
 class ShuffledBatches:
     """Batches of a fixed size; the last one of an epoch may be smaller.
 
-    The batch of a step depends on (seed, step) alone; every epoch has each unit once.
-
-    Args:
-        num_units: Number of units, or of any items.
-        batch_size: Units in a batch, over all ranks.
-        seed: Seed of the permutations; use the same one on every rank.
+    The batch of a step, over all ranks, depends on (seed, step) alone; every epoch has each unit once.
     """
 
     def __init__(self, num_units: int, batch_size: int, seed: int) -> None:

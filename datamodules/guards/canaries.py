@@ -36,16 +36,11 @@ class Canary:
 
 
 def make_examples(num: int, template: Sequence[Example], rng: random.Random) -> list[Example]:
-    """Make up canaries: turns with the fields that the data have.
+    """Make up canaries: turns with the fields and the labels that the turns of the data, ``template``, have.
 
     The utterance is eight random words of the embedded lexicon, a public list. A parse tree quotes eight other
     words, so that a model cannot read an utterance off its tree; they stand where no table of slots has a kind, for a
     model that reads slots would see one tree in all canaries. A label is one of the data's, drawn at random.
-
-    Args:
-        num: How many.
-        template: Turns of the data, for the fields and the labels.
-        rng: Source of the words.
     """
     has_parse = any(turn.parse is not None for turn in template)
     labels = sorted({turn.label for turn in template if turn.label is not None})
@@ -92,19 +87,6 @@ def audit_turns(turns: Iterable[Example], canaries: Sequence[Canary], text_forma
     for number, canary in enumerate(canaries):
         data.append(replace(canary.turn if canary.included else empty, unit=f"{prefix}-{number}"))
     return data
-
-
-def first_units(turns: Sequence[Example], limit: int | None) -> list[Example]:
-    """Return the turns of the first ``limit`` units, in the order in which units appear; all for None."""
-    if limit is None:
-        return list(turns)
-    kept = set(list(dict.fromkeys(turn.unit for turn in turns))[:limit])
-    return [turn for turn in turns if turn.unit in kept]
-
-
-def write_examples(turns: Iterable[Example], path: Path) -> None:
-    """Write plain lines."""
-    write_json_lines(path, map(asdict, turns))
 
 
 def write_canaries(canaries: Sequence[Canary], path: Path) -> None:

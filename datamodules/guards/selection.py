@@ -59,12 +59,7 @@ class Selection:
         return ",".join(f"{name}={value!r}" for name, value in parts.items() if value is not None)
 
     def apply(self, turns: Sequence[Example], path: str, unit: str) -> list[Example]:
-        """Select the turns that are trained on.
-
-        Args:
-            turns: All turns of a file.
-            path: The file, for errors.
-            unit: What the turns were read with.
+        """Select those turns of a file, read with this unit, that are trained on.
 
         Raises:
             DataError: No turn is left, or there are no trees to shuffle.

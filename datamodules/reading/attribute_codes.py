@@ -58,11 +58,7 @@ class AttributeCodes:
         return [part[0].partition(": ")[0] for part in self.parts]
 
     def write(self, places: Sequence[int]) -> str:
-        """Return the code of a row.
-
-        Args:
-            places: Of its values, in the order of the schema.
-        """
+        """Return the code of a row, by the places of its values in the order of the schema."""
         return BETWEEN.join(parts[place] for parts, place in zip(self.parts, places, strict=True))
 
     def of_row(self, row: Mapping[str, Any], where: str, text: str, tree: str | None, label: str | None) -> str:
@@ -117,14 +113,9 @@ def codes_of(columns: Columns | None) -> AttributeCodes | None:
 
 
 def codes_in(columns: Columns, names: Collection[str]) -> AttributeCodes | None:
-    """Return the codes of the attributes of a file with these columns.
+    """Return the codes of the attributes of a file that has columns of these names.
 
-    Args:
-        columns: What columns are called.
-        names: Those of the file.
-
-    Returns:
-        None where no schema is named, or a file that is compared with the private one lacks a column of it.
+    None where no schema is named, or a file that is compared with the private one lacks a column of it.
     """
     codes = codes_of(columns)
     if codes is not None and isinstance(columns, ReferenceColumns):
@@ -139,13 +130,7 @@ def _read(path: Path, changed: int) -> AttributeCodes:
 
 
 def refuse_missing(codes: AttributeCodes, names: Collection[str], columns: Columns, path: str) -> None:
-    """Refuse a file without a column that an attribute is read of.
-
-    Args:
-        codes: Of the attributes.
-        names: Columns that some row of the file has.
-        columns: What columns are called.
-        path: The file, for errors.
+    """Refuse a file of which no row has a column that an attribute is read of.
 
     Raises:
         DataError: One is missing.

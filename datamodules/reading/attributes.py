@@ -7,11 +7,10 @@ from array import array
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from datamodules.reading.attribute_codes import FILL
 from datamodules.reading.columns import Columns, Layout, listed
-from datamodules.reading.example import Unit, unit_name
+from datamodules.reading.example import Unit, named_before, unit_name
 from datamodules.reading.files import expand_path
 from datamodules.reading.records import read_records
 from doppel.errors import DataError, UserError
@@ -78,7 +77,14 @@ class Attributes:
             made = (row.get(name) for name in (usual.text, str(usual.parse), usual.labels[0]))
             codes.extend(schema.codes(row, where, *(cell if isinstance(cell, str) else None for cell in made)))
             if self.unit is None:
-                _refuse_again(places, owners, row, where)
+                before = named_before(places, owners, row, where)
+                if before is not None:
+                    raise DataError(
+                        f"another row of whom {before[0]!r} names in line {before[1].rpartition(':')[2]}, and nothing "
+                        f"says what is protected: give --unit user --unit-column {before[0]}, so that all rows of one "
+                        "name are protected together, or --unit utterance, so that each row is protected by itself",
+                        about=where,
+                    )
             elif self.unit != "utterance":
                 try:
                     units.append(sys.intern(unit_name(row.get(self._owner))))  # one text for all rows of a unit
@@ -130,21 +136,3 @@ class Attributes:
     @property
     def _owner(self) -> str:
         return self.unit_column or "unit"
-
-
-def _refuse_again(
-    places: dict[tuple[str, str], str], owners: Sequence[str], row: Mapping[str, Any], where: str
-) -> None:
-    """Refuse a row of somebody of whom there was one before, where nobody has said what is protected."""
-    for column in owners:
-        try:
-            first = places.setdefault((column, unit_name(row[column])), where)
-        except ValueError:  # it names nobody
-            continue
-        if first != where:
-            raise DataError(
-                f"another row of whom {column!r} names in line {first.rpartition(':')[2]}, and nothing says "
-                f"what is protected: give --unit user --unit-column {column}, so that all rows of one name "
-                "are protected together, or --unit utterance, so that each row is protected by itself",
-                about=where,
-            )

@@ -122,12 +122,7 @@ class Columns:
         return self
 
     def of(self, what: str, names: Collection[str]) -> list[str]:
-        """Return the named columns, whether or not the file has them.
-
-        Args:
-            what: ``text``, ``label``, ``unit`` or ``parse``.
-            names: Columns of the file.
-        """
+        """Return the columns of a text, label, unit or parse, whether or not the ``names`` of the file hold them."""
         named = self.named
         if what in named:
             return named[what]
@@ -136,11 +131,7 @@ class Columns:
         return [next((name for name in usual if name in names), (usual or USUAL[what])[0])] if usual else []
 
     def owners(self, names: Collection[str]) -> list[str]:
-        """Return the columns of a file that say, or seem to say, whose a row is.
-
-        Args:
-            names: Columns of the file.
-        """
+        """Return those of a file's columns that say, or seem to say, whose a row is."""
         own = self.of("unit", names)
         others = {name for what, columns in self.named.items() if what != "unit" for name in columns}
         plain = {name: re.sub(r"[\W_]+", "", name).lower() for name in names if name not in others}
@@ -165,10 +156,10 @@ def reference_columns(columns: Columns | None) -> ReferenceColumns | None:
 
 
 def check_unit(unit: str | None, columns: Columns) -> None:
-    """Refuse a column of units that nothing would ask for: an ε for rows where one for people was meant.
+    """Refuse a column of units where a unit is one utterance: an ε for rows where one for people was meant.
 
     Raises:
-        DataError: ``columns.unit`` names a column, and a unit is one utterance, given (or not, None).
+        DataError: There is one.
     """
     if columns.unit is not None and unit in (None, "utterance"):
         raise DataError(
@@ -217,10 +208,6 @@ def listed(names: Collection[str], columns: Columns) -> str:
 
     The first line of a table without a header is somebody's row, and its cells may be single words like any name. So
     nothing of it is quoted but what the configuration or Doppel itself calls a column.
-
-    Args:
-        names: Columns of the file.
-        columns: What they are called in the configuration.
     """
     known = {name for usual in USUAL.values() for name in usual}.union(*columns.named.values())
     shown = [name for name in names if name in known]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -67,3 +68,25 @@ def unit_name(value: object) -> str:
             "unit: give everybody a name"
         )
     return name
+
+
+def named_before(
+    places: dict[tuple[str, str], str], owners: Iterable[str], row: Mapping[str, object], where: str
+) -> tuple[str, str] | None:
+    """Note whose a row is; return the column by which it is somebody's of whom there was one before, and where that is.
+
+    Args:
+        places: Where the first row of each stands, by the column and the name; this row's are added.
+        owners: Columns that seem to say whose a row is.
+        row: Its cells.
+        where: Its place.
+    """
+    for column in owners:
+        try:
+            key = column, unit_name(row.get(column))
+        except ValueError:  # it names nobody
+            continue
+        if key in places:
+            return column, places[key]
+        places[key] = where
+    return None

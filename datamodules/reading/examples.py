@@ -8,10 +8,10 @@ from typing import Any, get_args
 
 from datamodules.reading.attribute_codes import AttributeCodes, codes_in, refuse_missing
 from datamodules.reading.columns import Columns, Layout, ReferenceColumns, control_code, listed
-from datamodules.reading.example import Example, Field, Placed, Unit, unit_name
+from datamodules.reading.example import Example, Field, Placed, Unit, named_before, unit_name
 from datamodules.reading.files import embedded_examples, is_embedded, state_of
 from datamodules.reading.records import Record, head_of, kind, read_records
-from datamodules.reading.utterances import Utterances, noted, remembered
+from datamodules.reading.utterances import Utterances, known, remembering
 from doppel.console.collection import no_collection
 from doppel.errors import DataError
 from doppel.files import kind_of
@@ -68,7 +68,7 @@ def read_examples(
     turns = [row.turn for row in placed if row.turn is not None]
     if not turns:
         raise DataError(f"{path} holds no request: give a file with at least one")
-    return _told_apart(turns) if unit in (None, "utterance") else turns
+    return _with_distinct_units(turns) if unit in (None, "utterance") else turns
 
 
 def place_examples(
@@ -87,7 +87,7 @@ def place_examples(
         if codes is not None:
             refuse_missing(codes, (), columns, path)
         return (Placed(path, turn) for turn in turns)
-    return noted(_file_examples(path, unit, with_trees, needs, columns), (state_of(path), columns.key))
+    return remembering(_file_examples(path, unit, with_trees, needs, columns), (state_of(path), columns.key))
 
 
 def utterances_of(path: str, columns: Columns | None = None) -> Utterances:
@@ -97,15 +97,13 @@ def utterances_of(path: str, columns: Columns | None = None) -> Utterances:
         DataError: As for :func:`read_examples`.
     """
     key = state_of(path), (columns or Columns()).key
-    if remembered(key) is None:
+    if key not in known:
         for _ in place_examples(path, "utterance", with_trees=False, columns=columns):
             pass
-    found = remembered(key)
-    assert found is not None
-    return found
+    return known[key]
 
 
-def _told_apart(turns: list[Example]) -> list[Example]:
+def _with_distinct_units(turns: list[Example]) -> list[Example]:
     """Turns as units of their own: a name that came before gets its place, and more until nobody is called so.
 
     Formal guarantees:
@@ -169,13 +167,7 @@ class _Reader:
         self._owners: dict[tuple[str, str], str] = {}  # where the first turn of each stands, by the column and the name
 
     def placed(self, record: dict[str, Any], where: str, number: int) -> Iterator[Placed]:
-        """The turns of a row, or of a dialogue.
-
-        Args:
-            record: Its cells.
-            where: Its place.
-            number: Its number in the file, from 1.
-        """
+        """The turns of a row, or of a dialogue, by its cells, place and number in the file, from 1."""
         header = tuple(record)
         layout = self._layouts.get(header)
         if layout is None:
@@ -196,11 +188,7 @@ class _Reader:
             yield Placed(where, turn, next(iter(layout.owners), None))
 
     def refuse_missing(self) -> None:
-        """Refuse a file that has been read and has not one row with a column that is named.
-
-        Raises:
-            DataError: There is none.
-        """
+        """Refuse a file that has been read and has not one row with a column that is named."""
         present = {name: None for header in self._layouts for name in header}
         missing = {name for names in self.columns.named.values() for name in names} - present.keys()
         is_table = present and not any(layout.is_dialogue for layout in self._layouts.values())
@@ -292,31 +280,23 @@ class _Reader:
             about=where if record.keys() & set(own) else head_of(where),
         )
 
-    def _refuse_again(self, record: Mapping[str, Any], layout: Layout, where: str) -> None:
-        """Refuse a turn of whom, or of a dialogue of which, there was one before; nobody has said what is protected.
-
-        Raises:
-            DataError: There was one; the message does not quote the name.
-        """
-        for column in layout.owners:
-            try:
-                key = column, unit_name(record.get(column, where if layout.is_dialogue else None))
-            except ValueError:  # it names nobody
-                continue
-            first = self._owners.get(key)
-            if first is None:
-                self._owners[key] = where
-                continue
-            together = "data.unit=dialogue" if layout.is_dialogue else "data.unit=user (or dialogue)"
-            if not layout.is_dialogue and column != layout.unit:
-                together += f" and data.columns.unit={column}"
-            line = first.rpartition(":")[2]
-            raise DataError(
-                f"the same {column!r} as at {f'line {line}' if line.isdigit() else first}, and nothing "
-                f"says what is protected: set {together}, so that all requests of one name are protected together, or "
-                "data.unit=utterance, so that each is protected by itself",
-                about=where,
-            )
+    def _refuse_again(self, record: dict[str, Any], layout: Layout, where: str) -> None:
+        """Refuse a turn of whom, or of a dialogue of which, there was one before; nobody has said what is protected."""
+        row = {"dialogue_id": where} | record if layout.is_dialogue else record
+        before = named_before(self._owners, layout.owners, row, where)
+        if before is None:
+            return
+        column, first = before
+        together = "data.unit=dialogue" if layout.is_dialogue else "data.unit=user (or dialogue)"
+        if not layout.is_dialogue and column != layout.unit:
+            together += f" and data.columns.unit={column}"
+        line = first.rpartition(":")[2]
+        raise DataError(
+            f"the same {column!r} as at {f'line {line}' if line.isdigit() else first}, and nothing "
+            f"says what is protected: set {together}, so that all requests of one name are protected together, or "
+            "data.unit=utterance, so that each is protected by itself",
+            about=where,
+        )
 
 
 def _with_attributes(turn: Example, codes: AttributeCodes | None, where: str) -> Example:

@@ -25,7 +25,7 @@ _NOT_ALNUM = bytes(set(range(128)) - set((string.ascii_letters + string.digits).
 _OTHERS = re.compile(r"[\W_]+")
 
 #: What this process has read: of each state of a file (or path of the hub), by the columns that it was read with.
-_known: dict[Hashable, Utterances] = {}
+known: dict[Hashable, Utterances] = {}
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def plain(text: str) -> bytes:
     return _OTHERS.sub("", unicodedata.normalize("NFKC", text).casefold()).encode()
 
 
-def noted(placed: Iterable[Placed], key: Hashable) -> Iterator[Placed]:
+def remembering(placed: Iterable[Placed], key: Hashable) -> Iterator[Placed]:
     """Yield the turns of a file, as they are read; once all are, their utterances are known under a key.
 
     It costs some three microseconds a turn, beside the 28 or so of reading one.
@@ -70,9 +70,4 @@ def noted(placed: Iterable[Placed], key: Hashable) -> Iterator[Placed]:
             is_long = len(said) >= LONG and len(said.decode()) >= LONG
             parts[is_long].extend(hashlib.blake2b(said, digest_size=_DIGEST, key=_KEY).digest())
         yield row
-    _known[key] = Utterances(*(np.unique(np.frombuffer(bytes(part), dtype=np.uint64)) for part in parts))
-
-
-def remembered(key: Hashable) -> Utterances | None:
-    """Return the utterances of a file that this process has read under a key; None if it has not."""
-    return _known.get(key)
+    known[key] = Utterances(*(np.unique(np.frombuffer(bytes(part), dtype=np.uint64)) for part in parts))

@@ -118,7 +118,7 @@ def decode(model: PreTrainedModel, requests: Sequence[Request], rule: DrawingRul
     Returns:
         Ids of each text, with the end-of-text id where the model ended it.
     """
-    return DecodingBatch(model, rule, max_rows).write(requests)
+    return DecodingBatch(model, requests, rule, max_rows).write()
 
 
 class DecodingBatch:
@@ -129,18 +129,16 @@ class DecodingBatch:
     ends leaves its row to the next prompt; when no prompt is left the rows shrink to those still being written.
 
     Args:
-        model: In evaluation mode; see :func:`is_supported`.
-        rule: How to draw.
-        max_rows: Most rows at a time.
+        model: As for :func:`decode`; likewise the rest.
     """
 
-    def __init__(self, model: PreTrainedModel, rule: DrawingRule, max_rows: int) -> None:
+    def __init__(self, model: PreTrainedModel, requests: Sequence[Request], rule: DrawingRule, max_rows: int) -> None:
         self.model = model
+        self.requests = requests
         self.rule = rule
-        self.max_rows = max_rows
+        self.max_rows = min(max_rows, len(requests))
         self.device = model.device
         self.texts: list[int] = []
-        self.requests: Sequence[Request] = []
         #: Columns of the cache that each row has filled, on the host and on the model's device.
         self.filled: list[int] = []
         self._filled_R = torch.empty(0, dtype=torch.long, device=self.device)
@@ -152,22 +150,15 @@ class DecodingBatch:
         self._is_additive = model.config.get_text_config()._attn_implementation == "eager"
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in _forward_arguments(model) else {}
         self.never = torch.tensor(rule.never, dtype=torch.long, device=self.device)
-
-    def write(self, requests: Sequence[Request]) -> list[list[int]]:
-        """Write a text for each request.
-
-        Returns:
-            Ids of each text, in the order of the requests, with the end-of-text id where the model ended it.
-        """
-        self.requests = requests
-        self._clear()
-        longest_first = sorted(range(len(requests)), key=lambda i: (-len(requests[i].prompt), requests[i].prompt))
-        waiting = deque(longest_first)
-        written: list[list[int]] = [[] for _ in requests]
-        num_layers = self.model.config.get_text_config().num_hidden_layers
         longest = max((len(r.prompt) for r in requests), default=0)
-        max_rows = min(self.max_rows, len(requests))
-        self.cache = RowCache(num_layers, max_rows, longest + _SPARE_COLUMNS)
+        num_layers = model.config.get_text_config().num_hidden_layers
+        self.cache = RowCache(num_layers, self.max_rows, longest + _SPARE_COLUMNS)
+
+    def write(self) -> list[list[int]]:
+        """Write all texts, once."""
+        requests, max_rows = self.requests, self.max_rows
+        waiting = deque(sorted(range(len(requests)), key=lambda i: (-len(requests[i].prompt), requests[i].prompt)))
+        written: list[list[int]] = [[] for _ in requests]
         while waiting or self.texts:
             num_new = min(max_rows - len(self.texts), len(waiting))
             needs_reading = num_new > 0 and len(requests[waiting[0]].prompt) > 1
@@ -184,7 +175,9 @@ class DecodingBatch:
         """Draw one token for each row; the ids of each row whose text has ended."""
         rule = self.rule
         scores_RV = self.forward()
-        self._forbid(scores_RV)
+        scores_RV.index_fill_(-1, self.never, -torch.inf)
+        if rule.constraint is not None:
+            scores_RV.masked_fill_(rule.constraint.mask(self._states, scores_RV), -torch.inf)
         if rule.temperature != 1:
             scores_RV = scores_RV / rule.temperature
         kept_RK, ids_RK = candidates(scores_RV, rule.top_k, rule.top_p)
@@ -211,12 +204,6 @@ class DecodingBatch:
         points = [[stream.random()] for stream in streams if stream is not None]
         return torch.tensor(points, dtype=torch.float64, device=self.device) if points else None
 
-    def _forbid(self, scores_RV: Tensor) -> None:
-        """Set the scores of what may not come next to minus infinity, in place."""
-        scores_RV.index_fill_(-1, self.never, -torch.inf)
-        if self.rule.constraint is not None:
-            scores_RV.masked_fill_(self.rule.constraint.mask(self._states, scores_RV), -torch.inf)
-
     def forward(self) -> Tensor:
         """Return logits of the rows' next tokens, at least float32, forbidden ones included: [rows, vocabulary].
 
@@ -238,11 +225,6 @@ class DecodingBatch:
         )
         logits_RV: Tensor = output.logits[:, -1]
         return logits_RV.to(torch.promote_types(logits_RV.dtype, torch.float32))
-
-    def _clear(self) -> None:
-        """No row is in use."""
-        self.texts, self.filled, self._ids, self._states = [], [], [], []
-        self._last_R, self._filled_R = self._last_R[:0], self._filled_R[:0]
 
     def _admit(self, texts: list[int]) -> None:
         """Read prompts into the free rows, each distinct prompt once, in forwards of bounded size."""

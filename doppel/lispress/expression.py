@@ -48,11 +48,6 @@ class LispressError(ValueError):
         return f"{self.message} (at character {self.position})"
 
 
-def is_keyword(text: str) -> bool:
-    """Return whether a symbol names an argument, as ``:output`` does."""
-    return text.startswith(":") and len(text) > 1
-
-
 @dataclass(frozen=True, slots=True)
 class Symbol:
     """A name: a function, a type, a variable, ``true``/``false``, or a keyword such as ``:output``.
@@ -72,8 +67,8 @@ class Symbol:
 
     @property
     def is_keyword(self) -> bool:
-        """As the function `is_keyword`."""
-        return is_keyword(self.name)
+        """Whether it names an argument, as ``:output`` does."""
+        return self.name.startswith(":") and len(self.name) > 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +87,6 @@ class Number:
     def __post_init__(self) -> None:
         if not is_number(self.spelling):
             raise LispressError("not a number: expected digits such as 2L, 1.5 or -3", 0)
-
-    @property
-    def is_long(self) -> bool:
-        """Whether the literal has the type ``Long``, as ``2L`` does."""
-        return self.spelling.endswith("L")
-
-    @property
-    def value(self) -> int | float:
-        """The number itself: ``int`` when written without a fraction and exponent."""
-        digits = self.spelling.removesuffix("L")
-        return int(digits) if digits.removeprefix("-").isdigit() else float(digits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,13 +173,7 @@ def parts(node: Expression) -> tuple[Expression, ...]:
 def write(expression: Expression) -> str:
     """Return the text of an expression: the inverse of `doppel.lispress.read`.
 
-    ``read(write(e)) == e`` for every expression, and ``write(read(t)) == t`` for text with single blanks.
-
-    Args:
-        expression: Any expression, however deep.
-
-    Returns:
-        One line of Lispress.
+    ``read(write(e)) == e`` for every expression, however deep, and ``write(read(t)) == t`` for text with single blanks.
     """
     pieces: list[str] = []
     todo: list[Expression | str] = [expression]
@@ -233,12 +211,6 @@ def anonymise(expression: Expression) -> Expression:
     """Return the expression with every quoted string replaced by ``"STRING"``.
 
     Names, places and titles of the user sit in quoted strings; functions, types and numbers stay.
-
-    Args:
-        expression: Any expression, however deep.
-
-    Returns:
-        A new expression of the same shape.
     """
     done: list[Expression] = []
     todo = [(expression, False)]

@@ -14,10 +14,9 @@ from doppel.lispress.expression import (
     String,
     Symbol,
     TypeAnnotation,
-    is_number,
     is_variable,
 )
-from doppel.lispress.graph import PARAMETER, TYPE, Graph, argument_number, is_type_label
+from doppel.lispress.graph import PARAMETER, TYPE, Graph, argument_number, is_literal, is_type_label
 
 CONSTANTS = frozenset(("true", "false"))
 """Labels that are written bare, where nothing else is said."""
@@ -107,7 +106,7 @@ class _Writer:
         types: set[int] = set()
         for node in self.order:
             label = self.nodes[node]
-            is_name = not label.startswith((":", '"')) and not is_number(label)
+            is_name = not label.startswith(":") and not is_literal(label)
             has_types = all(label != TYPE and child in types for label, child in self.edges[node])
             if node in typed and self.num_uses[node] == 1 and is_name and has_types:
                 types.add(node)
@@ -167,7 +166,7 @@ class _Writer:
                 values.append(value)
             else:
                 keywords += (Symbol(name), value)
-        symbol = None if label.startswith('"') or is_number(label) else Symbol(label)
+        symbol = None if is_literal(label) else Symbol(label)
         is_leaf = not (types or values or keywords)
 
         expression: Expression

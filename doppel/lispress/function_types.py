@@ -6,8 +6,8 @@ from functools import lru_cache
 from typing import Literal
 
 from doppel.lispress.calls import values
-from doppel.lispress.expression import Expression, LispressError, Symbol, is_number
-from doppel.lispress.graph import PARAMETER, to_graph
+from doppel.lispress.expression import Expression, LispressError, Symbol
+from doppel.lispress.graph import PARAMETER, is_literal, to_graph
 from doppel.lispress.reader import read
 from doppel.lispress.validity import require_valid
 
@@ -31,12 +31,12 @@ def function_types(tree: Expression | str, counting: Counting = "node_labels") -
     Raises:
         LispressError: The tree is not well-formed in the sense of `doppel.lispress.first_error`; the position
             counts in its text with single blanks.
-        ValueError: `counting` is neither of the two.
     """
-    if counting not in ("node_labels", "call_heads"):
-        raise ValueError(f"counting is {counting!r}: use 'node_labels' or 'call_heads'")
     expression = read(tree) if isinstance(tree, str) else tree
-    return _discrete_labels(expression) if counting == "node_labels" else _call_heads(expression)
+    if counting == "node_labels":
+        return [label for label in to_graph(expression).nodes if not (is_literal(label) or label == PARAMETER)]
+    require_valid(expression)
+    return [call.function for _, _, call in values(expression) if call is not None]
 
 
 @lru_cache(maxsize=1 << 16)
@@ -49,14 +49,11 @@ def valid_function_types(tree: str, counting: Counting) -> tuple[str, ...] | Non
 
 
 def uses_function(tree: str | None, pattern: str) -> bool:
-    """Return whether a tree calls a function of a name.
+    """Return whether a tree calls a function of a name; None and trees that are not well-formed call nothing.
 
     Args:
-        tree: Lispress; None and trees that are not well-formed call nothing.
+        tree: Lispress.
         pattern: A call head such as ``WeatherQueryApi``, or the start of one and a star: ``EventOnDate*``.
-
-    Returns:
-        True where some call head equals the name, or starts with it.
 
     Raises:
         ValueError: The pattern is empty, or has a star elsewhere than at its end.
@@ -69,19 +66,5 @@ def uses_function(tree: str | None, pattern: str) -> bool:
 
 
 def bare_symbols(tree: Expression) -> set[str]:
-    """Return the names that stand bare for a value, such as ``true``, where no ``let`` or ``lambda`` binds them.
-
-    Args:
-        tree: A well-formed expression.
-    """
+    """Return the names that stand bare for a value in a well-formed tree, such as ``true``, and that nothing binds."""
     return {node.name for node, bound, _ in values(tree) if isinstance(node, Symbol) and node.name not in bound}
-
-
-def _discrete_labels(tree: Expression) -> list[str]:
-    labels = to_graph(tree).nodes
-    return [label for label in labels if not (label.startswith('"') or label == PARAMETER or is_number(label))]
-
-
-def _call_heads(tree: Expression) -> list[str]:
-    require_valid(tree)
-    return [call.function for _, _, call in values(tree) if call is not None]

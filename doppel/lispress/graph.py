@@ -7,7 +7,17 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from doppel.lispress.calls import Call, call_of
-from doppel.lispress.expression import Expression, List, Number, ReaderLiteral, String, Symbol, TypeAnnotation, write
+from doppel.lispress.expression import (
+    Expression,
+    List,
+    Number,
+    ReaderLiteral,
+    String,
+    Symbol,
+    TypeAnnotation,
+    is_number,
+    write,
+)
 from doppel.lispress.validity import require_valid
 
 PARAMETER = "lambda-parameter"
@@ -50,6 +60,11 @@ def argument_number(label: str) -> tuple[bool, int] | None:
 def is_type_label(label: str) -> bool:
     """Return whether an edge with this label leads to a type."""
     return label == TYPE or label.startswith(":type-arg") and _ARGUMENT(label) is not None
+
+
+def is_literal(label: str) -> bool:
+    """Return whether a label is that of a string or a number, which take no arguments."""
+    return label.startswith('"') or is_number(label) is not None
 
 
 def to_graph(expression: Expression) -> Graph:

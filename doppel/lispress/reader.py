@@ -33,12 +33,6 @@ def read(text: str) -> Expression:
     ``let`` make sense is the question of `doppel.lispress.is_valid`. Blanks between tokens carry no meaning,
     so ``write(read(text)) == text`` for text on one line with single blanks, as the corpora are published.
 
-    Args:
-        text: One Lispress expression, such as ``(Yield (Event.start (^(Event) singleton x0)))``.
-
-    Returns:
-        The expression. Equal atoms may be the same object.
-
     Raises:
         LispressError: The text is no single expression, or nests deeper than `MAX_DEPTH`.
     """
@@ -46,17 +40,9 @@ def read(text: str) -> Expression:
 
 
 def read_with_starts(text: str) -> tuple[Expression, list[int]]:
-    """Read one expression and where each of its nodes starts.
+    """Read one expression as `read` does, and the character offset of each of its nodes.
 
-    Args:
-        text: As for `read`.
-
-    Returns:
-        The expression, and the character offset of every node in preorder (a node, then its parts from left
-        to right; the parts of ``^type body`` are the type and the body).
-
-    Raises:
-        LispressError: As for `read`.
+    They are in preorder: a node, then its parts from left to right; those of ``^type body`` are the type and the body.
     """
     # An open form is its mark, the parts read so far, and its offset.
     marks: list[str] = []

@@ -11,7 +11,6 @@ Strings of no kind stay as they are: a program needs some of them (``(Path.apply
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -24,6 +23,7 @@ from doppel.occurrences import Strings, fold, merged
 _TOKEN = re.compile(rf'([()^])|"({STRING_BODY_PATTERN})"|({SYMBOL_PATTERN})|(\S)', re.DOTALL)
 _MARK, _STRING, _SYMBOL = 1, 2, 3
 _QUOTED = re.compile(rf'"({STRING_BODY_PATTERN})"', re.DOTALL)
+_TRIES = 20
 _VOWELS = frozenset("aeiou")
 _IS_KIND = re.compile(r"[a-z]+").fullmatch
 _IN_A_SLOT = re.compile("[a-zA-Z0-9]").fullmatch
@@ -199,13 +199,7 @@ def slots_of(text: str, kinds: SlotKinds) -> list[str]:
 
 
 def fill_utterance(utterance: str, kinds: SlotKinds, value_of: Callable[[str], str]) -> str:
-    """Put values in place of the slots of an utterance; "a" and "an" before a slot follow its value.
-
-    Args:
-        utterance: What a model wrote.
-        kinds: The table.
-        value_of: What a slot, such as ``person1``, stands for.
-    """
+    """Put values in place of the slots, as ``person1``, of an utterance; "a" and "an" before one follow its value."""
 
     def fill(match: re.Match[str]) -> str:
         value = value_of(_slot(match))
@@ -221,7 +215,7 @@ def fill_tree(tree: str, kinds: SlotKinds, value_of: Callable[[str], str]) -> st
     """Put values in place of the slots in the quoted strings of a tree, which keeps its structure."""
 
     def body(match: re.Match[str]) -> str:
-        return '"' + kinds.slot.sub(lambda slot: _spelling(value_of(_slot(slot))), match[1]) + '"'
+        return '"' + kinds.slot.sub(lambda slot: String.of(value_of(_slot(slot))).spelling, match[1]) + '"'
 
     return _QUOTED.sub(body, tree)
 
@@ -231,17 +225,12 @@ def _slot(match: re.Match[str]) -> str:
     return f"{kind.lower()}{number}"
 
 
-def _spelling(value: str) -> str:
-    return json.dumps(value, ensure_ascii=False)[1:-1]
-
-
-def distinct_values(draw: Callable[[str], str], taken: Iterable[str] = (), tries: int = 20) -> Callable[[str], str]:
-    """Return a function that gives each slot one value, and no two slots the same one, unless some tries fail.
+def distinct_values(draw: Callable[[str], str], taken: Iterable[str]) -> Callable[[str], str]:
+    """Return a function that gives each slot one value, none that is taken, and no two the same, unless all tries fail.
 
     Args:
         draw: Draws a value of a kind.
         taken: Values that are used already.
-        tries: Draws for a slot.
     """
     values: dict[str, str] = {}
     used = {value.lower() for value in taken}
@@ -250,7 +239,7 @@ def distinct_values(draw: Callable[[str], str], taken: Iterable[str] = (), tries
         if slot not in values:
             kind = slot.rstrip("0123456789")
             value = draw(kind)
-            for _ in range(tries):
+            for _ in range(_TRIES):
                 if value.lower() not in used:
                     break
                 value = draw(kind)

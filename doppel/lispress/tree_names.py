@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from doppel.errors import DataError
@@ -46,11 +46,22 @@ def names_in_trees(trees: Iterable[str]) -> ApiNames:
     Args:
         trees: Lispress; one that is not well-formed has no names.
     """
-    found = _Names()
-    for tree in dict.fromkeys(trees):
-        if is_valid(tree):
-            found.add(read(tree))
-    return ApiNames(found.functions, found.types, found.constants, found.literals)
+    functions: dict[tuple[str, tuple[str, ...]], None] = {}
+    types, constants, literals = set[tuple[str, int]](), set[str](), set[str]()
+    for tree in filter(is_valid, dict.fromkeys(trees)):
+        expression = read(tree)
+        constants |= bare_symbols(expression)
+        for node, _, call in values(expression):
+            if isinstance(node, TypeAnnotation):
+                types.update(_types_in([node.type]))
+            elif isinstance(node, ReaderLiteral):
+                assert isinstance(node.body, List)
+                literals.add(write(node.body.items[0]))
+            elif call is not None:
+                types.update(_types_in([*call.types, *(of for _, of in call.parameters if of is not None)]))
+                if not call.parameters:
+                    functions[call.function, tuple(argument.keyword[1:] for argument in call.arguments)] = None
+    return ApiNames(functions, types, constants, literals)
 
 
 def unseen_share(trees: Sequence[str]) -> float:
@@ -70,36 +81,12 @@ def unseen_share(trees: Sequence[str]) -> float:
     return sum(any(counts[name] == 1 for name in of_tree) for of_tree in functions) / len(trees) if trees else 1.0
 
 
-class _Names:
-    """What was found so far, each thing once."""
-
-    def __init__(self) -> None:
-        self.functions: dict[tuple[str, tuple[str, ...]], None] = {}
-        self.types: set[tuple[str, int]] = set()
-        self.constants: set[str] = set()
-        self.literals: set[str] = set()
-
-    def add(self, tree: Expression) -> None:
-        """Names of a well-formed tree."""
-        self.constants |= bare_symbols(tree)
-        for node, _, call in values(tree):
-            if isinstance(node, TypeAnnotation):
-                self._add_type(node.type)
-            elif isinstance(node, ReaderLiteral):
-                assert isinstance(node.body, List)
-                self.literals.add(write(node.body.items[0]))
-            elif call is not None:
-                for part in (*call.types, *(of for _, of in call.parameters if of is not None)):
-                    self._add_type(part)
-                if not call.parameters:
-                    self.functions[call.function, tuple(argument.keyword[1:] for argument in call.arguments)] = None
-
-    def _add_type(self, node: Expression) -> None:
-        todo = [node]
-        while todo:
-            part = todo.pop()
-            if isinstance(part, List):
-                self.types.add((write(part.items[0]), len(part.items) - 1))
-                todo += part.items[1:]
-            else:
-                self.types.add((write(part), 0))
+def _types_in(todo: list[Expression]) -> Iterator[tuple[str, int]]:
+    """Name and number of arguments of some types and of those in them."""
+    while todo:
+        part = todo.pop()
+        if isinstance(part, List):
+            yield write(part.items[0]), len(part.items) - 1
+            todo += part.items[1:]
+        else:
+            yield write(part), 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,27 @@ from doppel.models import load, logits, longest_text, padded, token_ids
 _RATE, _WEIGHT_DECAY, _BATCH, _MAX_LENGTH = 3e-4, 0.01, 32, 512
 #: Labels that no loss counts.
 _IGNORED = -100
+
+
+def next_token_metrics(
+    samples: Sequence[str], reference: Sequence[str], model: str | Path, epochs: int, seed: int
+) -> dict[str, float | None]:
+    """Return the accuracy of the next token of one half of a reference, after samples and after its other half.
+
+    Formal guarantees:
+        A function of samples, of a public reference and of a public model.
+
+    Returns:
+        ``next_token_accuracy`` after so many samples as half of the reference has turns,
+        ``human_next_token_accuracy`` after that half, and ``next_token_accuracy_untrained`` of the model as it is.
+    """
+    rows = random.Random(seed).sample(list(reference), len(reference))
+    human, judged = rows[: len(rows) // 2], rows[len(rows) // 2 :]
+    return {
+        "next_token_accuracy": next_token_accuracy(samples[: len(human)], judged, model, epochs, seed),
+        "human_next_token_accuracy": next_token_accuracy(human, judged, model, epochs, seed),
+        "next_token_accuracy_untrained": next_token_accuracy([], judged, model, 0, seed),
+    }
 
 
 def next_token_accuracy(

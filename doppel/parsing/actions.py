@@ -26,12 +26,6 @@ class Actions(NamedTuple):
 def split_source(utterance: str) -> list[str]:
     """Cut an utterance into words and single punctuation marks, each with the white space before it.
 
-    Nothing is lost, so that copying pieces one after the other copies the utterance.
-
-    Args:
-        utterance: Any text, possibly empty.
-
-    Returns:
-        Pieces with ``"".join(pieces) == utterance``. White space at the end of the text is a piece of its own.
+    ``"".join(pieces) == utterance``; white space at the end of the text is a piece of its own.
     """
     return _PIECE.findall(utterance)

@@ -6,8 +6,8 @@ from functools import cache
 from typing import NamedTuple
 
 from doppel.lispress import MAX_DEPTH, Graph, String
-from doppel.lispress.expression import is_number, is_variable
-from doppel.lispress.graph import PARAMETER, TYPE, argument_number, is_type_label
+from doppel.lispress.expression import is_variable
+from doppel.lispress.graph import PARAMETER, TYPE, argument_number, is_literal, is_type_label
 
 LAMBDA = "lambda"
 MAX_LEVEL = MAX_DEPTH - 20
@@ -51,12 +51,7 @@ def can_be_value(label: str) -> bool:
 
 def can_be_type(label: str) -> bool:
     """Return whether a node with this label may stand for a type."""
-    return label not in (LAMBDA, PARAMETER) and not label.startswith((":", '"')) and not is_number(label)
-
-
-def is_literal(label: str) -> bool:
-    """Return whether a label is that of a string or a number, which take no arguments."""
-    return label.startswith('"') or is_number(label) is not None
+    return label not in (LAMBDA, PARAMETER) and not label.startswith(":") and not is_literal(label)
 
 
 def level_below(level: int, label: str, is_type: bool) -> int:

@@ -20,9 +20,6 @@ class GrowingGraph:
 
     The rules are those of `doppel.parsing.machine`; edge labels are bits of `doppel.parsing.tables`.
 
-    Args:
-        tables: Those of the vocabulary.
-
     Attributes:
         num_nodes: How many nodes there are, the pending one among them.
         is_pending: Whether the newest node waits for its first edge.

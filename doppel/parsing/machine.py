@@ -81,24 +81,13 @@ class ParserMachine:
         return len(self.actions.ids)
 
     def allowed(self) -> np.ndarray:
-        """Return which actions may come next.
-
-        Returns:
-            bool[len(vocabulary)], with at least one true; shared between states and read-only.
-        """
+        """Return which actions may come next, bool[len(vocabulary)]; shared between states and read-only."""
         if self._mask is None:
             self._mask = self._tables.mask(*self._allowed_bits())
         return self._mask
 
     def allowed_pointers(self, action_id: int) -> list[int]:
-        """Return where an arc may point.
-
-        Args:
-            action_id: An RA or LA action that `allowed` allows.
-
-        Returns:
-            Positions, nearest first; empty for an action that is not allowed or is no arc.
-        """
+        """Return where an arc may point, nearest first; nothing for an action that is not allowed or is no arc."""
         vocabulary = self.vocabulary
         if not vocabulary.is_arc(action_id) or not self.allowed()[action_id]:
             return []
@@ -153,13 +142,10 @@ class ParserMachine:
         copies.append(copy if action_id == COPY else -1)
 
     def graph(self, source: Sequence[str]) -> Graph:
-        """Return the graph that was built.
+        """Return the graph that was built, its nodes numbered in the order of their actions.
 
         Args:
             source: The pieces of the utterance, by `doppel.parsing.split_source`, for the strings copied from it.
-
-        Returns:
-            The graph, its nodes numbered in the order of their actions.
 
         Raises:
             ValueError: The sequence has no END yet.

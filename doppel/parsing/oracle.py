@@ -16,14 +16,8 @@ def encode(tree: str, utterance: str, vocabulary: ActionVocabulary) -> Actions |
     A piece of a string that equals a piece of the utterance is copied, in the longest runs there are; another
     piece is its own action where the vocabulary has it, and is spelled in bytes where not.
 
-    Args:
-        tree: Well-formed Lispress.
-        utterance: What the user said.
-        vocabulary: The actions.
-
-    Returns:
-        The actions, or None when a label is not in the vocabulary or the graph lies outside the parser's
-        language (see `doppel.parsing.build_order`).
+    None when a label is not in the vocabulary or the graph lies outside the parser's language (see
+    `doppel.parsing.build_order`).
 
     Raises:
         LispressError: The tree is not well-formed.

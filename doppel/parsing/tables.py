@@ -7,8 +7,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from doppel.lispress.graph import PARAMETER, TYPE, argument_number, is_type_label
-from doppel.parsing.build_order import LAMBDA, can_be_type, can_be_value, is_literal
+from doppel.lispress.graph import PARAMETER, TYPE, argument_number, is_literal
+from doppel.parsing.build_order import LAMBDA, can_be_type, can_be_value
 from doppel.parsing.vocabulary import COPY, END, PAD, STRING_CLOSE, STRING_OPEN, ActionVocabulary
 
 _MAX_MASKS = 8192
@@ -67,7 +67,7 @@ class Tables:
         self.type_argument_bits = sum(1 << i for i in type_arguments)
         self.first_argument = min(arguments, default=0)
         self.argument_bits = sum(1 << i for i in arguments)
-        self.keyword_bits = sum(1 << i for i, label in enumerate(labels) if i and not _is_reserved(label))
+        self.keyword_bits = sum(1 << i for i, label in enumerate(labels) if i and label != TYPE and numbers[i] is None)
         self.left = [labels.index(label, 1) for label in vocabulary.left_arcs]
         self.left_bits = sum(1 << i for i in self.left)
 
@@ -80,13 +80,7 @@ class Tables:
         self.mask = lru_cache(_MAX_MASKS)(self._mask)
 
     def _mask(self, groups: int, right: int, left: int) -> np.ndarray:
-        """Which actions are allowed, bool[len(vocabulary)], read-only.
-
-        Args:
-            groups: Bits of `Group`.
-            right: Bits of the allowed RA labels.
-            left: Bits of the allowed LA labels.
-        """
+        """Which actions are allowed by bits of `Group`, of RA and of LA labels, bool[len(vocabulary)], read-only."""
         vocabulary = self.vocabulary
         mask = np.zeros(len(vocabulary), dtype=bool)
         for action, of_action in self.groups.items():
@@ -108,10 +102,6 @@ class Tables:
 def tables_of(vocabulary: ActionVocabulary) -> Tables:
     """Return the tables of a vocabulary, made once."""
     return Tables(vocabulary)
-
-
-def _is_reserved(label: str) -> bool:
-    return is_type_label(label) or argument_number(label) is not None
 
 
 def _groups(label: str) -> int:

@@ -55,9 +55,6 @@ class ActionVocabulary:
             min_piece_count: String pieces seen less often than this have no action of their own; they are
                 copied from the utterance or spelled in bytes.
 
-        Returns:
-            The vocabulary.
-
         Raises:
             UserError: No tree could be used.
         """
@@ -95,7 +92,7 @@ class ActionVocabulary:
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> ActionVocabulary:
-        """Return rebuild from `to_dict`."""
+        """Rebuild from `to_dict`."""
         return cls(**{name: tuple(labels) for name, labels in fields.items()})
 
     def extended(self, other: ActionVocabulary) -> ActionVocabulary:
@@ -196,6 +193,3 @@ def _with_gaps_filled(labels: list[str]) -> list[str]:
         *(f":arg{number}" for number in range(num_arguments)),
         *dict.fromkeys(label for label in labels if label != TYPE and argument_number(label) is None),
     ]
-
-
-__all__ = ["BOS", "COPY", "END", "PAD", "ROOT", "STRING_CLOSE", "STRING_OPEN", "ActionVocabulary"]

@@ -55,10 +55,7 @@ def load_model(
 ) -> PreTrainedModel:
     """Load a causal language model in float32, all of whose weights are in its folder, and are numbers.
 
-    Args:
-        name: Folder or hub name.
-        init: ``random`` takes the architecture alone and draws new weights, to pretrain from scratch.
-        dropout: Overrides every dropout probability of the architecture.
+    ``random`` takes the architecture alone and draws new weights; ``dropout`` overrides its dropout probabilities.
 
     Raises:
         BaseModelError: There is none at that place, or the hub cannot be reached; its weights are not those that its
@@ -148,9 +145,7 @@ def checked_divisor(divisor: float | None) -> float | None:
 def checkpoint_activations(model: PreTrainedModel, longest: int) -> None:
     """Let a model compute the activations inside its blocks again in the backward pass of training.
 
-    Args:
-        model: The model.
-        longest: As for :func:`attention_for`, which holds for what is computed again too.
+    :func:`attention_for` holds for what is computed again too.
 
     Raises:
         BaseModelError: Its architecture has no such blocks.
@@ -194,10 +189,6 @@ def head_loss(model: PreTrainedModel, divisor: float | None = None) -> HeadLoss 
 
     Some architectures do more with their logits (soft caps, scales), so the equality is checked by one short forward
     pass. None where it does not hold: the loss then has to go through the whole model.
-
-    Args:
-        model: A causal language model.
-        divisor: As for :class:`~doppel.privacy.clipping.head.HeadLoss`.
     """
     head = model.get_output_embeddings()
     if type(head) is not nn.Linear or model.base_model is model:

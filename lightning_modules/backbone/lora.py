@@ -16,10 +16,6 @@ from transformers.pytorch_utils import Conv1D
 from doppel.errors import UserError
 
 
-class LoraError(UserError):
-    """The adapters do not fit the model."""
-
-
 @dataclass(frozen=True)
 class LoraArguments:
     """Low-rank adapters (Hu et al., 2022): the model is frozen, and each adapted layer learns W + (alpha / rank) B A.
@@ -42,10 +38,10 @@ def add_adapters(model: PreTrainedModel, arguments: LoraArguments) -> None:
     """Freeze a model and put adapters on its linear layers, in place. B starts at zero, so the model's outputs stay.
 
     Raises:
-        LoraError: A size is not possible, or ``target_modules`` names no linear layer.
+        UserError: A size is not possible, or ``target_modules`` names no linear layer.
     """
     if arguments.rank < 1 or not arguments.alpha > 0 or not 0 <= arguments.dropout < 1:
-        raise LoraError(
+        raise UserError(
             f"lora: rank {arguments.rank}, alpha {arguments.alpha} and dropout {arguments.dropout} must be at least 1, "
             "above 0, and in [0, 1)"
         )
@@ -56,7 +52,7 @@ def add_adapters(model: PreTrainedModel, arguments: LoraArguments) -> None:
         chosen = {name for name in linear for wanted in arguments.target_modules if f".{name}".endswith(f".{wanted}")}
     if not chosen:
         kinds = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
-        raise LoraError(f"lora.target_modules names no linear layer of {type(model).__name__}: it has {kinds}")
+        raise UserError(f"lora.target_modules names no linear layer of {type(model).__name__}: it has {kinds}")
     config = LoraConfig(
         r=arguments.rank,
         lora_alpha=arguments.alpha,  # type: ignore[arg-type]
@@ -68,7 +64,7 @@ def add_adapters(model: PreTrainedModel, arguments: LoraArguments) -> None:
         inject_adapter_in_model(config, model)
     except ValueError as error:  # such as layers of Mamba, whose weights are used without calling them
         reason = str(error).splitlines()[0].rpartition("] ")[2]
-        raise LoraError(f"lora: {type(model).__name__} cannot have these LoRA layers: {reason}") from error
+        raise UserError(f"lora: {type(model).__name__} cannot have these LoRA layers: {reason}") from error
     for module in model.modules():
         if isinstance(module, LoraLinear):  # autocast casts for the product: peft's copy to float32 comes on top of it
             module.cast_input_dtype_enabled = False
@@ -78,12 +74,12 @@ def check_same_adapters(trained_with: dict[str, Any] | None, arguments: LoraArgu
     """Refuse to load weights into a model with other adapters; dropout alone may differ.
 
     Raises:
-        LoraError: The adapters of the checkpoint and of the model differ.
+        UserError: The adapters of the checkpoint and of the model differ.
     """
     own = None if arguments is None else asdict(arguments)
     both = [None if fields is None else {**fields, "dropout": None} for fields in (trained_with, own)]
     if both[0] != both[1]:
-        raise LoraError(
+        raise UserError(
             f"the checkpoint was trained with lora: {trained_with or 'null'}, but the model has lora: {own or 'null'}: "
             "set the model's lora as it was in training, such as by the same configs"
         )

@@ -21,10 +21,6 @@ log = logging.getLogger(__name__)
 _PREFIX = "model."
 
 
-class WarmStartError(UserError):
-    """The weights cannot be read, or do not fit the model."""
-
-
 @dataclass(frozen=True)
 class WarmStart:
     """A checkpoint of a :class:`~lightning_modules.causal_lm.CausalLM`, read for its weights alone.
@@ -68,12 +64,12 @@ class WarmStart:
         if file.is_dir():
             file = file / "checkpoints" / "last.ckpt"
         if not file.is_file():
-            raise WarmStartError(f"init_weights: no file {file}: give a run folder of `fit`, or a checkpoint in one")
+            raise UserError(f"init_weights: no file {file}: give a run folder of `fit`, or a checkpoint in one")
         checkpoint = read_checkpoint(file)
         state = checkpoint.get("state_dict", {})
         weights = {name.removeprefix(_PREFIX): value for name, value in state.items() if name.startswith(_PREFIX)}
         if not weights or "text_format" not in checkpoint:
-            raise WarmStartError(
+            raise UserError(
                 f"init_weights: {file} is no checkpoint of a language model of ours: give the last.ckpt of its `fit`"
             )
         private = privacy_state(checkpoint)
@@ -92,7 +88,7 @@ class WarmStart:
         """Replace all weights of a model.
 
         Raises:
-            WarmStartError: Its weights have other names or shapes.
+            UserError: Its weights have other names or shapes.
         """
         own = model.state_dict()
         names = sorted(own.keys() ^ self.weights.keys())
@@ -104,8 +100,8 @@ class WarmStart:
                 raise self._misfit(f"{name} has the shape {shapes}")
         model.load_state_dict(self.weights)
 
-    def _misfit(self, reason: str) -> WarmStartError:
-        return WarmStartError(
+    def _misfit(self, reason: str) -> UserError:
+        return UserError(
             f"init_weights: {self.record['path']} does not fit this model: {reason}; train it with the same "
             "base_model, lora and linearisation"
         )

@@ -97,9 +97,6 @@ class ActionDecoder(nn.Module):
     The action pointer is the first head of the last layer's attention to earlier positions, the source copy the first
     head of the attention to the source in the layer before (Zhou et al., 2022, *Online Semantic Parsing for Latency
     Reduction in Task-Oriented Dialogue*): training drives their scores towards the arcs and copies of the oracle.
-
-    Args:
-        arguments: Sizes.
     """
 
     def __init__(self, arguments: DecoderArguments) -> None:
@@ -110,10 +107,6 @@ class ActionDecoder(nn.Module):
         self.pointer_layer = arguments.num_layers - 1
         self.copy_layer = max(arguments.num_layers - 2, 0)
 
-    def forward(self, x_BTD: Tensor, memory_BSD: Tensor, memory_mask_BS: Tensor) -> DecoderOutput:
-        """Decode all positions at once, each seeing itself and earlier ones."""
-        return self._run(x_BTD, memory_BSD, memory_mask_BS)
-
     def start(self, memory_BSD: Tensor, memory_mask_BS: Tensor) -> DecoderState:
         """Return the state before the first position."""
         memory = [layer.source.keys_values(memory_BSD) for layer in self._layers()]
@@ -122,12 +115,18 @@ class ActionDecoder(nn.Module):
 
     def step(self, x_BD: Tensor, state: DecoderState) -> DecoderOutput:
         """Decode one position; equals the last position of :meth:`forward` over all positions so far."""
-        output = self._run(x_BD.unsqueeze(1), state, state.memory_mask)
+        output: DecoderOutput = self(x_BD.unsqueeze(1), state, state.memory_mask)
         state.length += 1
         return output
 
-    def _run(self, x_BTD: Tensor, memory: Tensor | DecoderState, mask_BS: Tensor) -> DecoderOutput:
-        """Positions that see one another causally, or, given a state, the one after those of the state."""
+    def forward(self, x_BTD: Tensor, memory: Tensor | DecoderState, mask_BS: Tensor) -> DecoderOutput:
+        """Decode positions, each seeing itself and earlier ones; given a state, the one after those of the state.
+
+        Args:
+            x_BTD: Input vectors.
+            memory: Source vectors [B, 1 + S, D], or the state.
+            mask_BS: True where a row has a source piece.
+        """
         mask, state = mask_BS[:, None, None, :], memory if isinstance(memory, DecoderState) else None
         pointers = copies = x_BTD
         for number, layer in enumerate(self._layers()):

@@ -21,9 +21,6 @@ class RowDropout(nn.Module):
     """Dropout whose mask is the same at all positions of a row (Gal and Ghahramani, 2016).
 
     Drawing a mask for every position takes a fifth of a training step on a CPU.
-
-    Args:
-        probability: That a feature is dropped.
     """
 
     def __init__(self, probability: float) -> None:
@@ -39,12 +36,7 @@ class RowDropout(nn.Module):
 
 
 class Attention(nn.Module):
-    """Multi-head attention in parts, so that keys can be kept and scores be looked at.
-
-    Args:
-        size: Width.
-        num_heads: Heads, each of width size / num_heads.
-    """
+    """Multi-head attention in parts, so that keys can be kept and scores be looked at."""
 
     def __init__(self, size: int, num_heads: int) -> None:
         super().__init__()
@@ -80,14 +72,7 @@ def feed_forward(size: int, inner_size: int, dropout: float) -> nn.Sequential:
 
 
 class EncoderLayer(nn.Module):
-    """Pre-norm Transformer layer over the pieces of the source.
-
-    Args:
-        size: Width.
-        num_heads: Heads.
-        inner_size: Width inside the feed-forward block.
-        dropout: Dropout probability.
-    """
+    """Pre-norm Transformer layer over the pieces of the source."""
 
     def __init__(self, size: int, num_heads: int, inner_size: int, dropout: float) -> None:
         super().__init__()

@@ -15,13 +15,12 @@ from lightning_modules.backbone.base_models import BaseModelError, load_model, l
 from lightning_modules.parsing.attention import sinusoids
 from lightning_modules.parsing.source_encoder import EncoderArguments, SourceBatch, SourceEncoder
 
+#: Of embeddings that no model gives.
+_WIDTH = 256
+
 
 def make_encoder(arguments: EncoderArguments, load_weights: bool) -> SourceEncoder:
-    """Build the encoder that the arguments name.
-
-    Args:
-        arguments: Which one.
-        load_weights: Whether to load pretrained weights; fixed ones are loaded always.
+    """Build the encoder that the arguments name, with pretrained weights, if they are fixed, or are asked for.
 
     Raises:
         UserError: There is no such encoder.
@@ -41,18 +40,16 @@ def make_encoder(arguments: EncoderArguments, load_weights: bool) -> SourceEncod
 class SmallEncoder(SourceEncoder):
     """Embeddings of byte-pair tokens with positions, for machines without a hub; the layers on top are the parser's.
 
-    Args:
-        tokenizer: Folder of a tokenizer; if a causal language model lies there, its token embeddings are the start.
-        size: Width where there is no model to take it from.
+    If a causal language model lies in the tokenizer's folder, its token embeddings are the start.
     """
 
-    def __init__(self, tokenizer: str, size: int = 256) -> None:
+    def __init__(self, tokenizer: str) -> None:
         super().__init__()
         self.tokenizer = load_tokenizer(tokenizer)
         try:
             start = load_model(tokenizer).get_input_embeddings().state_dict()["weight"]
         except BaseModelError:
-            start = torch.randn(len(self.tokenizer), size) * size**-0.5
+            start = torch.randn(len(self.tokenizer), _WIDTH) * _WIDTH**-0.5
         self.embedding = nn.Embedding.from_pretrained(start.clone(), freeze=False)
         self.norm = nn.LayerNorm(start.shape[1])
         self.size = start.shape[1]
@@ -74,9 +71,7 @@ class HuggingFaceEncoder(SourceEncoder):
     embeddings stay as they are, because the training utterances touch few of them.
 
     Args:
-        name: Folder, hub name, or ``minilm``.
-        trainable: Whether the layers learn.
-        num_frozen_layers: Lowest layers that do not, nor the embeddings.
+        name: As of :class:`EncoderArguments`; likewise ``trainable`` and ``num_frozen_layers``.
         load_weights: Whether to load the weights, or only the architecture, for a checkpoint that holds them.
 
     Raises:

@@ -18,7 +18,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from datamodules.linearisation import linearise
+from datamodules.text_format import spaced
 from doppel.grammar import generate
 
 BOS, EOS, PAD = "<|bos|>", "<|eos|>", "<|pad|>"
@@ -50,7 +50,7 @@ def public_texts(utterances: Path, api: Path) -> Iterator[str]:
             yield " " + line.strip()
     for turn in generate(GRAMMAR_TURNS, seed=GRAMMAR_SEED):
         yield " " + turn.utterance
-        yield f" {linearise(turn.parse, 'spaced')}"
+        yield f" {spaced(turn.parse)}"
     with open(api, encoding="utf-8", newline="") as file:
         names = sorted({row[0] for row in csv.reader(file) if row})
     for name in names:

@@ -287,12 +287,6 @@ def test_a_run_folder_is_never_shared_by_tasks_of_an_array(
     assert SlurmJob(**json.loads(path.read_text())) == (owner if is_refused else claimant)
 
 
-@pytest.mark.parametrize("name", ["SIGKILL", "USR1", ""])
-def test_a_signal_that_cannot_be_caught_is_refused(name: str) -> None:
-    with pytest.raises(UserError, match="signals"):
-        Preemption(signals=[name])
-
-
 def test_nothing_to_save_with_is_refused_before_training(tmp_path: Path, tiny_model: str, corpus: str) -> None:
     with pytest.raises(UserError, match="save_last"):
         fit(

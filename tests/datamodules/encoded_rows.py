@@ -16,6 +16,11 @@ def encoded(lengths: list[int], units: list[int]) -> EncodedExamples:
     return EncodedExamples(ids, offsets, ones, np.array(units, dtype=np.int32), 0)
 
 
+def num_without_loss(turns: EncodedExamples) -> int:
+    """Rows that were too long and were not cut."""
+    return int((turns.lengths == turns.num_prompt).sum())
+
+
 def rows_of(batch: LogicalBatch) -> list[list[list[int]]]:
     """Ids of every row of every unit, without the padding, whose id is 0."""
     units = []

@@ -9,7 +9,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from encoded_rows import encoded, rows_of
+from encoded_rows import encoded, num_without_loss, rows_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -95,7 +95,7 @@ def test_over_long_turns_have_zero_loss_but_count_as_units(dialogues: str, token
     turns = encode_examples(read_examples(dialogues, "utterance"), short)
     batch = LogicalBatches(turns, 500, 1).make(0, range(turns.num_units), 1.0)
     without_loss = sum(int((mb.labels == IGNORE_INDEX).all(1).sum()) for mb in batch.micro_batches)
-    assert without_loss == turns.num_over_long > 0
+    assert without_loss == num_without_loss(turns) > 0
     assert batch.num_units == len(turns)
     assert max(mb.input_ids.shape[1] for mb in batch.micro_batches) <= 30
 
@@ -107,15 +107,6 @@ def test_validation_covers_every_turn_once(dialogues: str, text_format: TextForm
     rows = [row for i in range(len(dataset)) for unit in rows_of(dataset[i]) for row in unit]
     assert sorted(rows) == sorted(turns.row(i).tolist() for i in range(limit or len(turns)))
     assert all(dataset[i].is_public and len(dataset[i].micro_batches) == 1 for i in range(len(dataset)))
-
-
-def test_a_limit_takes_the_first_units() -> None:
-    turns = encoded([2, 3, 4, 5], [0, 1, 0, 2])
-    first = turns.first_units(2)
-    assert (len(first), first.num_units) == (3, 2)
-    assert first.rows_of(0).tolist() == [0, 2] and first.rows_of(1).tolist() == [1]
-    assert [first.row(row).tolist() for row in range(3)] == [turns.row(row).tolist() for row in range(3)]
-    assert turns.first_units(9) is turns.first_units(None) is turns
 
 
 def test_the_secret_behind_the_choice_of_rows_is_in_no_copy() -> None:

@@ -85,11 +85,10 @@ def test_under_a_trainer(prompts: str, text_format: TextFormat) -> None:
     assert not [w for w in caught if "batch indices" in str(w.message)]
 
 
-def test_another_field_may_be_the_prompt(write_lines: Callable[..., str], tokenizer: object) -> None:
+def test_a_label_may_be_the_prompt(write_lines: Callable[..., str], tokenizer: object) -> None:
     path = write_lines([{"label": "weather", "kind": "rain"}])
     text_format = TextFormat(tokenizer, "label", "utterance", 64)
     assert batches(PromptDataModule(path), text_format)[0].prompts == ["weather"]
-    assert batches(PromptDataModule(path, prompt_field="kind"), text_format)[0].prompts == ["rain"]
 
 
 @pytest.mark.parametrize(

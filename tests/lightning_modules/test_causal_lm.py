@@ -180,15 +180,9 @@ def test_a_missing_base_model_is_a_one_line_error() -> None:
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("model_class", "metric"), [(UtteranceLM, "test/word_overlap"), (ParseTreeLM, "test/function_overlap")]
-)
-def test_the_test_command_compares_sampled_with_human_text(
-    model_class: type[CausalLM], metric: str, tiny_model: str, corpus: str, tmp_path: Path
-) -> None:
-    model = model_class(base_model=tiny_model, sampling=SamplingArguments(max_new_tokens=6))
+def test_the_test_command_tells_the_loss_of_a_token(tiny_model: str, corpus: str, tmp_path: Path) -> None:
+    model = UtteranceLM(base_model=tiny_model)
     data = DialogueDataModule(train_path=corpus, unit="utterance", test_path=corpus, limit_val_turns=12)
     trainer = Trainer(accelerator="cpu", logger=False, default_root_dir=tmp_path, enable_progress_bar=False)
     (logged,) = trainer.test(model, data, verbose=False)
     assert logged["test/loss"] > 0
-    assert 0 <= logged[metric] <= 1

@@ -27,8 +27,7 @@ from transformers import (
 
 from commands.run.experiment import load, shipped
 from commands.runs.yaml_files import ROOT
-from datamodules.linearisation import Linearisation
-from datamodules.text_format import TextFormat
+from datamodules.text_format import Linearisation, TextFormat
 from doppel.decoding.decode import DrawingRule, Request, decode, is_supported
 from doppel.errors import UserError
 from doppel.grammar import generate

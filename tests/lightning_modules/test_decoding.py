@@ -197,8 +197,8 @@ def test_draws_follow_the_scores() -> None:
 def test_autocast_is_followed() -> None:
     model = make_model("GPT2")
     requests = requests_of_unequal_length(10, 6)
-    decoder = decoding.DecodingBatch(model, PLAIN, 4)
+    decoder = decoding.DecodingBatch(model, requests, PLAIN, 4)
     with torch.autocast("cpu", dtype=torch.bfloat16), torch.inference_mode():
-        written = decoder.write(requests)
+        written = decoder.write()
     assert all(written)
     assert {buffer.dtype for buffer in decoder.cache.buffers()} == {torch.bfloat16}

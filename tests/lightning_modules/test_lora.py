@@ -26,9 +26,10 @@ from callbacks.export import write_pretrained
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.prompt_data_module import PromptDataModule
 from doppel import half_weights
+from doppel.errors import UserError
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.spec import PrivacyArguments
-from lightning_modules.backbone.lora import LoraArguments, LoraError, merged_weights
+from lightning_modules.backbone.lora import LoraArguments, merged_weights
 from lightning_modules.causal_lm import UtteranceLM
 from lightning_modules.sampling import SamplingArguments
 
@@ -258,7 +259,7 @@ def test_weights_of_other_adapters_are_refused(
     checkpoint: dict[str, Any] = {}
     UtteranceLM(base_model=tiny_model, lora=trained_with).on_save_checkpoint(checkpoint)
     UtteranceLM(base_model=tiny_model, lora=trained_with).on_load_checkpoint(checkpoint)
-    with pytest.raises(LoraError, match="lora: ") as error:
+    with pytest.raises(UserError, match="lora: ") as error:
         UtteranceLM(base_model=tiny_model, lora=loaded_into).on_load_checkpoint(checkpoint)
     assert "\n" not in str(error.value)
 
@@ -292,6 +293,6 @@ def test_chosen_layers_alone_are_adapted(bases: dict[str, str]) -> None:
     ],
 )
 def test_adapters_that_cannot_be(arguments: LoraArguments, says: str, tiny_model: str) -> None:
-    with pytest.raises(LoraError, match=says) as error:
+    with pytest.raises(UserError, match=says) as error:
         UtteranceLM(base_model=tiny_model, lora=arguments)
     assert "\n" not in str(error.value)

@@ -19,7 +19,6 @@ from private_training import data_module
 
 from doppel.errors import UserError
 from lightning_modules.backbone.lora import LoraArguments
-from lightning_modules.backbone.warm_start import WarmStartError
 from lightning_modules.causal_lm import CausalLM, ParseTreeLM, UtteranceLM
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -131,13 +130,13 @@ def test_weights_that_do_not_fit_are_refused_in_words(
     message: str,
 ) -> None:
     path = edited(public, tmp_path / "other.ckpt", change)
-    with pytest.raises(WarmStartError, match=message) as error:
+    with pytest.raises(UserError, match=message) as error:
         ParseTreeLM(base_model=tiny_model, init_weights=path)
     assert "\n" not in str(error.value)
 
 
 def test_a_file_that_is_missing_or_no_checkpoint_is_refused(tiny_model: str, tmp_path: Path) -> None:
-    with pytest.raises(WarmStartError, match="init_weights"):
+    with pytest.raises(UserError, match="init_weights"):
         ParseTreeLM(base_model=tiny_model, init_weights=str(tmp_path))
     (tmp_path / "text.ckpt").write_text("hello")
     with pytest.raises(UserError, match=r"text\.ckpt"):

@@ -5,7 +5,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lispress_trees import corpus_trees, numbers, programs
+from lispress_trees import corpus_trees, programs
 
 from doppel.lispress import (
     LispressError,
@@ -71,11 +71,6 @@ def test_a_string_literal_stands_for_its_value(value: str) -> None:
     assert read(write(literal)) == literal
 
 
-@given(numbers)
-def test_a_number_keeps_its_value(number: Number) -> None:
-    assert float(number.value) == float(number.spelling.rstrip("L"))
-
-
 def test_node_kinds() -> None:
     assert read('(f ^T #(Number 2) :k 2L "a" -)') == List(
         (
@@ -87,9 +82,6 @@ def test_node_kinds() -> None:
             Symbol("-"),
         )
     )
-    assert [Number(n).value for n in ("2L", "1.5", "-3")] == [2, 1.5, -3]
-    assert Number("2L").is_long and not Number("2").is_long
-    assert isinstance(Number("-3").value, int)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,8 @@
-"""What modules log is on two ranks what it is on one, also when a rank saw nothing."""
+"""What a parser logs is on two ranks what it is on one, also when a rank saw nothing."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,26 +10,11 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from torch import Tensor
 
-from doppel.metrics.compare import function_metrics, word_overlap
-from doppel.metrics.mauve import mauve
 from doppel.metrics.parser_metrics import parser_metric_collection
-from doppel.metrics.sampled_texts import SampledTexts
 
-SYNTHETIC = ["set an alarm", "yes", "set an alarm", "café é", "please set a meeting now"] + [
-    f"call {n}" for n in range(15)
-]
-REFERENCE = ["set a meeting", "yes please", "café"] + [f"call {n * n}" for n in range(15)]
-SYNTHETIC_TREES = ["(Yield (Today))", "(Broken", "(Now)", "(Now)"]
-REFERENCE_TREES = ["(Yield (Execute (Now)))", "(Yield (Now))", "(Today)", "(Yield (Later))"]
 PREDICTED_TREES = ["(Yield (Now))", "(Broken", "(Today)", None, "(Yield (FindManager (Now)))"]
 GOLD_TREES = ["(Yield (Now))", "(Yield (FindManager (Now)))", "(Now)", "(Today)", "(Yield (FindManager (Now)))"]
-
-
-def length_features(texts: Sequence[str]) -> Tensor:
-    """A featurizer without a model."""
-    return torch.tensor([[len(text), text.count("a"), text.count("l"), 1.0] for text in texts])
 
 
 def values(rank: int, world_size: int, share: str) -> dict[str, float]:
@@ -41,16 +25,10 @@ def values(rank: int, world_size: int, share: str) -> dict[str, float]:
             return items[rank::world_size]
         return items if rank == 0 else []
 
-    texts, trees, parser = SampledTexts(), SampledTexts(), parser_metric_collection(["FindManager"])
+    parser = parser_metric_collection(["FindManager"])
     if share == "even" or rank == 0:  # with "first", rank 1 never calls update
-        texts.update(mine(SYNTHETIC), mine(REFERENCE))
-        trees.update(mine(SYNTHETIC_TREES), mine(REFERENCE_TREES))
         parser.update(mine(PREDICTED_TREES), mine(GOLD_TREES))
-    sampled = texts.join()
-    result: dict[str, Any] = {"words": word_overlap(*sampled), "mauve": mauve(*sampled, length_features)}
-    result |= function_metrics(*trees.join()) | {name: value.item() for name, value in parser.compute().items()}
-    assert texts.join() == ([], []), "what was joined is not counted again"
-    return result
+    return {name: value.item() for name, value in parser.compute().items()}
 
 
 def worker(rank: int, folder: str) -> None:

@@ -125,7 +125,7 @@ def test_samples_are_read_by_the_model_that_filled(folder: Path) -> None:
     assert call(folder) == 0
     codes, filled = check_schema(str(folder / "schema.yaml")), lines(folder / "filled.jsonl")
     rows = [codes.of_row(row, "", row["text"], None, None) for row in filled]
-    values, _ = attribute_metrics(codes, Side(TEXTS, rows), Side(TEXTS, [None] * len(TEXTS)))
+    values, _ = attribute_metrics(codes, Side(tuple(TEXTS), rows), Side(tuple(TEXTS), [None] * len(TEXTS)))
     assert values["attribute_adherence_mood"] == 1 and values["attribute_jsd_mood"] is not None
     assert "attribute_adherence_stars" not in values
 

@@ -164,7 +164,6 @@ def test_a_bar_counts_batches_of_public_rows_alone(
         words += [f"--data.init_args.{name}_path={path}", f"--data.init_args.{name}_is_public={is_public}"]
     words += ["--data.init_args.batch_size=30", "--trainer.accelerator=cpu", "--trainer.logger=false"]
     words += ["--privacy.target_epsilon=8", "--privacy.accountant=rdp", "--trainer.max_epochs=1"]
-    words += ["--model.init_args.test_metrics=false"]
     trainer = DoppelCLI([verb, *words, f"--run_dir={tmp_path}/run/one_stage"]).trainer
     bars = [callback for callback in trainer.callbacks if isinstance(callback, ProgressBar)]
     assert [type(bar) is ProgressLines for bar in bars] == [not is_public]
