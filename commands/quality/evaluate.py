@@ -16,7 +16,7 @@ from commands.quality.judges import Judges, judges_of
 from commands.quality.keep_best import record_of
 from commands.runs.private_files import of_runs
 from commands.runs.run_record import read_json
-from commands.runs.system import BASE_MODEL
+from commands.runs.systems import BASE_MODEL
 from datamodules.guards.overlap import refuse_private
 from datamodules.guards.selection import Selection
 from datamodules.reading.attribute_codes import codes_of
