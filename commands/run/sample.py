@@ -112,8 +112,8 @@ def sample(
         manifest = Manifest.read(run)
         samples = manifest.path(manifest.samples()[chosen.name])
         wanted = replace(wanted, words=asked, oversample=oversample_for_words(samples, asked))
-        num_texts = wanted.num * wanted.oversample
-        say(f"── about {num_texts:,} texts are drawn, to find {wanted.num:,} that say {' and '.join(asked)}")
+        num_samples = wanted.num * wanted.oversample
+        say(f"── about {num_samples:,} samples are drawn, to find {wanted.num:,} that say {' and '.join(asked)}")
     if trees is not None:
         wanted = replace(wanted, trees=trees.resolve(), num=check_trees(run, trees, public))
     refuse_old(run)
