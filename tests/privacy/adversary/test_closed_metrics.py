@@ -55,14 +55,14 @@ def test_a_verb_on_private_files_tells_what_is_asked_for_under_a_name_that_says_
     tmp_path: Path, tiny_model: str, corpus: str
 ) -> None:
     told = evaluate(tmp_path, tiny_model, corpus, "test", {}, log_private_diagnostics=True)
-    assert told == {"private/test_loss", "private/test_word_overlap"}
+    assert told == {"private/test_loss"}
 
 
 def test_a_verb_on_public_files_tells_all(tmp_path: Path, tiny_model: str, corpus: str) -> None:
     public = tmp_path / "public.txt"
     public.write_text("move my dentist to Monday\nwho is coming to the party\n")
     told = evaluate(tmp_path, tiny_model, corpus, "test", {"test_is_public": True, "test_path": str(public)})
-    assert told == {"test/loss", "test/word_overlap"}
+    assert told == {"test/loss"}
 
 
 @pytest.mark.parametrize("privacy", [["--privacy.target_epsilon=8"], []])
