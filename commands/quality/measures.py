@@ -225,7 +225,7 @@ class Band:
 _MAUVE = (
     Band(
         0.6,
-        "Far from people's requests: so were runs with 2,000 to 9,964 requests (.30–.59 of the human value) and with "
+        "Far from people's requests: so were runs with 2,000 to 9,964 requests (.21–.59 of the human value) and with "
         "five beams (at most .40). Take more requests or larger batches, and sample without beams.",
         True,
     ),

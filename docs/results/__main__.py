@@ -186,7 +186,7 @@ def draw_users(frame: pd.DataFrame) -> Figure:
 
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     colors = {data: f"C{place}" for place, data in enumerate(frame["data"].unique())}
-    ticks = [2000, 5000, 10000, 20000, 40000]
+    ticks = [2000, 5000, 10000, 40000, 100000]
     for axes, name in zip(figure.subplots(1, 2), ("mauve_minilm", "mauve_smollm2_135m"), strict=True):
         for (data, system, machine), line in frame.groupby(["data", "system", "machine"], sort=False):
             batches = " to ".join(

@@ -51,7 +51,13 @@ def test_the_weights_of_the_base_and_a_twentieth_of_the_units_are_taken_unless_o
 
 @pytest.mark.parametrize(
     ("units", "word"),
-    [(600, "hopeless"), (2000, "2,000 requests"), (9000, "10,060 requests"), (40_000, "not measured")],
+    [
+        (600, "hopeless"),
+        (2000, "2,000 requests"),
+        (9000, "10,060 requests"),
+        (40_000, "39,919 requests"),
+        (400_000, "not measured"),
+    ],
 )
 def test_the_noise_is_told_in_words(capsys, units, word):
     call = ["--num-units", str(units), "--epochs", "3", "--target-epsilon", "8", "--accountant", "rdp", "--json"]
