@@ -120,18 +120,28 @@ def run_stage(
     start = time.time()
     before = signal.getsignal(signal.SIGTERM)
     process: Forked | subprocess.Popen[bytes] | None = None
+    is_ended = False
+
+    def end(*_: object) -> None:
+        nonlocal is_ended
+        is_ended = True
+        if process is not None and process.pid is not None:
+            process.terminate()
+
     try:
         if is_forked:
             process = Forked(words[1:], cwd, is_quiet)
-            process.start()
+            process.start()  # while it imports, a signal ends this process, whose death ends the others
+            signal.signal(signal.SIGTERM, end)
         else:
             environment = {**os.environ, "DOPPEL_RUN": "1"}
             if "SLURM_JOB_ID" not in os.environ:  # a job ends all that it started, and some of it saves first
                 environment[VARIABLE] = str(os.getpid())
             stdout = subprocess.DEVNULL if is_quiet else None
+            signal.signal(signal.SIGTERM, end)  # before: in a job nothing else ends what was just started
             process = subprocess.Popen([*launch, *words], cwd=cwd, stdout=stdout, env=environment)
-        end = process.terminate
-        signal.signal(signal.SIGTERM, lambda *_: end())  # whoever ends this ends the command
+        if is_ended:
+            process.terminate()
         status = process.wait()
     except KeyboardInterrupt:  # the command got it too, and saves
         while process is not None and process.pid is not None and process.poll() is None:
