@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,6 +15,7 @@ from tqdm import tqdm
 from commands.privacy.stage_release import contents
 from doppel.errors import DataError, UserError
 from doppel.files import read_json_lines, write_json_lines
+from doppel.privacy.fingerprint import key_path, keyed_fingerprint
 from doppel.privacy.ledger import Ledger
 from doppel.tables.marginals import MODEL_SEED, Measurement, Table
 from doppel.tables.schema import Schema
@@ -98,6 +101,28 @@ class Marginals:
         with tqdm(total=100, desc="measured", unit="%", bar_format=_BAR, disable=None) as bar:
             releases = mechanism.release(private, stream, done=list(self.records), keep=keep, tell=tell)
             return (independent if terms.get("method") == "independent" else aim)(releases)
+
+    def refuse_another(self, table: str, fingerprint: Callable[[], str]) -> None:
+        """Refuse to draw by these releases for a table that is there and is not the one that was measured.
+
+        Formal guarantees:
+            The content of the table is hashed, under a key, and no row is read. All that leaves is whether the command
+            is refused: one bit, told to whoever can open the table. A table that is gone is not asked for.
+
+        Args:
+            table: Its path.
+            fingerprint: Returns the digest of its content.
+
+        Raises:
+            UserError: It is another one.
+        """
+        measured = self.ledger.mechanisms[self.mechanism].fields["data_fingerprint"]
+        if os.path.exists(table) and keyed_fingerprint(fingerprint()) != measured:
+            raise UserError(
+                f"{table} is not the table whose releases {self.ledger.path} holds as {self.mechanism} (or its schema, "
+                f"columns or the key {key_path()} have changed): name the table that was measured, or give another "
+                "--out, whose releases are charged"
+            )
 
     def write(self, path: Path) -> None:
         """Write what was released as JSON lines, for readers: what was asked, then one release a line."""

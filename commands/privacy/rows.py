@@ -37,8 +37,8 @@ def rows(
         The attributes of a request are a function of it and of the public schema. Marginals of their table are measured
         by AIM as one Gaussian release (claim 38 of ``docs/claims.md``), whose noise follows from
         ``privacy.histogram_share``; it is on file in the scope of the votes before anything is drawn, and the votes,
-        which come later, are calibrated beside it. The same command again measures nothing, spends nothing, and opens
-        no private file.
+        which come later, are calibrated beside it. The same command again measures nothing, spends nothing, and reads
+        no private row; another file in the place of the one that was measured is refused.
 
     Args:
         out: File to write, RUN/evolution/rows.csv; releases and card lie beside it.
@@ -65,6 +65,7 @@ def rows(
         unit, book = str(private_rows.unit), Ledger(ledger_of_run(out.parent, privacy.ledger_path))
         found, private = Marginals(book, book.mechanism_id(privacy.scope, STAGE)), None
         if found.is_finished:
+            found.refuse_another(private_rows.path, lambda: private_rows.fingerprint)
             spec = privacy.plan_histogram(int(found.terms["num_units"]), unit)
         else:
             private = table_of(read_private(given, needs_label=True), codes)
