@@ -43,7 +43,9 @@ class AnnotationDataModule(PredictionDataModule):
 
     def setup(self, stage: str) -> None:
         """Read the turns."""
-        self._turns = read_examples(self.path, self.unit, with_trees=False, columns=self.columns)
+        self._turns = read_examples(
+            self.path, self.unit, with_trees=False, columns=self.columns, unit_names="exact"
+        )  # what trains on them reads their names by its own rule
         self.prompts_digest = keyed_fingerprint(content_digest(self.path, columns=self.columns))
 
     @property

@@ -20,6 +20,7 @@ from datamodules.reading.columns import Columns, check_unit, reference_columns
 from datamodules.reading.example import Unit
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import expand_path, is_embedded
+from datamodules.reading.unit_names import NameRule
 from datamodules.training_rows import TrainingRows, first_units
 from doppel.errors import DataError
 from doppel.privacy.spec import usual_batch_size
@@ -76,6 +77,9 @@ class DialogueDataModule(TrainingDataModule):
             content for ``utterance``: a uniform part of the file, always the same.
         redact: What is masked in each training row before tokenisation; null: nothing. No part of the guarantee (see
             :class:`~datamodules.guards.redaction.Redaction`). Evaluation data stay whole.
+        unit_names: Names of units that differ in spelling alone (case, width, unseen characters; ``17``, ``017`` and
+            ``17.0``; ``+49`` and ``0049``): ``folded`` makes them one unit, ``exact`` different ones. Null: a file with
+            such names is refused until this is given (:class:`~datamodules.reading.unit_names.UnitNames`).
         effort: Factor of ``batch_size``, or of a twentieth of the units; public, as they are.
     """
 
@@ -102,6 +106,7 @@ class DialogueDataModule(TrainingDataModule):
         truncate: bool = False,
         redact: Redaction | None = None,
         effort: int = 1,
+        unit_names: NameRule | None = None,
     ) -> None:
         super().__init__(val_path, test_path)
         check_limits(
@@ -127,7 +132,7 @@ class DialogueDataModule(TrainingDataModule):
         self.truncate = truncate
         selection = Selection(keep_function, shuffle_trees, keep_share, Redaction.from_config(redact))
         given = self.unit if self.is_public else unit
-        self.rows = TrainingRows(path, given, Columns.from_config({"columns": columns}), selection)
+        self.rows = TrainingRows(path, given, Columns.from_config({"columns": columns}), selection, unit_names)
         check_unit(unit, self.rows.columns)
         self._turns: EncodedExamples | None = None
 

@@ -11,6 +11,7 @@ from datamodules.reading.columns import Columns
 from datamodules.reading.example import Example, Field, Unit
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import content_digest, expand_path
+from datamodules.reading.unit_names import NameRule
 
 
 @dataclass(frozen=True)
@@ -22,19 +23,22 @@ class TrainingRows:
         unit: What is protected; None: nobody has said it (:func:`~datamodules.reading.examples.read_examples`).
         columns: What its columns are called.
         selection: Which of its rows are used, and what is hidden of them.
+        unit_names: Whether names of units that differ in spelling alone are one; None: nobody has said it.
     """
 
     path: str
     unit: Unit | None
     columns: Columns = Columns()
     selection: Selection = Selection()
+    unit_names: NameRule | None = None
 
     @classmethod
     def from_config(cls, init_args: Mapping[str, Any]) -> TrainingRows:
         """Read the training rows of a data module's configuration; a unit that is not given is an utterance."""
         unit: Unit = init_args.get("unit") or "utterance"
         path = expand_path(init_args["train_path"])
-        return cls(path, unit, Columns.from_config(init_args), Selection.from_config(init_args))
+        selection = Selection.from_config(init_args)
+        return cls(path, unit, Columns.from_config(init_args), selection, init_args.get("unit_names"))
 
     @property
     def fingerprint(self) -> str:
@@ -47,7 +51,7 @@ class TrainingRows:
         Raises:
             DataError: The file cannot be used, or nothing of it is selected.
         """
-        examples = read_examples(self.path, self.unit, needs=needs, columns=self.columns)
+        examples = read_examples(self.path, self.unit, needs=needs, columns=self.columns, unit_names=self.unit_names)
         return self.selection.apply(examples, self.path, self.unit or "utterance")
 
 

@@ -24,7 +24,7 @@ from datamodules.batches.cut import representatives
 from datamodules.batches.loader import Batches, Loader
 from datamodules.data_module import DataModule, check_limits
 from datamodules.reading.columns import Columns
-from datamodules.reading.example import unit_name
+from datamodules.reading.unit_names import NameRule, UnitNames, check_rule
 from doppel.errors import DataError
 from doppel.files import kind_of
 from doppel.privacy.secret import Secret
@@ -93,6 +93,9 @@ class UnitDataModule(DataModule):
         val_is_public: Whether anybody may see the rows of ``val``, so that metrics of them may leave the process.
         test_is_public: Whether anybody may see the rows of ``test``.
         is_public: Whether anybody may see all of the rows; they may then be trained on without privacy.
+        unit_names: Names that differ in spelling alone, as ``Ana@x.org`` and ``ana@x.org`` do: ``folded`` makes them
+            one unit, ``exact`` different ones. Null: rows with such names are refused until this is given
+            (:class:`~datamodules.reading.unit_names.UnitNames`).
     """
 
     sampling = "poisson"
@@ -114,8 +117,10 @@ class UnitDataModule(DataModule):
         val_is_public: bool = False,
         test_is_public: bool = False,
         is_public: bool = False,
+        unit_names: NameRule | None = None,
     ) -> None:
         super().__init__()
+        check_rule(unit_names)
         check_limits(
             batch_size=batch_size,
             max_rows_per_unit=max_rows_per_unit,
@@ -143,7 +148,7 @@ class UnitDataModule(DataModule):
         self._num_rows = len(dataset)
         self._secret = Secret(sampling_seed)
         with isolate_rng():
-            self._units = self._grouped(unit_of)
+            self._units = self._grouped(unit_of, UnitNames(unit_names, "unit_names="))
         if batch_size is not None and batch_size > self.num_units:
             raise DataError(
                 f"batch_size is {batch_size}, but there are {self.num_units} units: give at most that, or null for a "
@@ -253,7 +258,9 @@ class UnitDataModule(DataModule):
 
         return self.sharded(Batches(make, len(parts)))
 
-    def _grouped(self, unit_of: Callable[[int], object] | Sequence[object] | str | None) -> list[list[int]]:
+    def _grouped(
+        self, unit_of: Callable[[int], object] | Sequence[object] | str | None, names: UnitNames
+    ) -> list[list[int]]:
         """The rows of each unit, in the order in which units come first."""
         if self.unit == "row" and unit_of is None:
             first = self._row(0)
@@ -271,7 +278,8 @@ class UnitDataModule(DataModule):
         for row in range(self._num_rows):
             owner = named(row)
             try:
-                units.setdefault(unit_name(getattr(owner, "item", lambda owner=owner: owner)()), []).append(row)
+                value = getattr(owner, "item", lambda owner=owner: owner)()
+                units.setdefault(names.read(value, f"row {row}", f"its unit {self.unit!r}"), []).append(row)
             except ValueError as error:
                 raise DataError(f"row {row}: what says its unit {self.unit!r} {error}") from None
         return list(units.values())

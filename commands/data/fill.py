@@ -117,7 +117,7 @@ def _rows(path: str, columns: Columns) -> Iterator[tuple[str, dict[str, Any]]]:
     if first is not None and ("turns" not in first[1] or first[1].keys() & set(columns.of("text", first[1]))):
         yield from chain([first], records)
         return
-    for turn in read_examples(path, "dialogue"):
+    for turn in read_examples(path, "dialogue", unit_names="exact"):  # which are written as they are
         yield path, {"text": turn.utterance, "parse": turn.parse, "label": turn.label, "unit": turn.unit}
 
 

@@ -225,7 +225,7 @@ def _read(path: str, by: By, columns: Columns) -> list[Example]:
     """Turns whose ``unit`` is the dialogue or user wherever the file names one."""
     path = expand_path(path)
     if by == "dialogue":
-        return read_examples(path, "dialogue", columns=columns)
+        return read_examples(path, "dialogue", columns=columns, unit_names="exact")
     turns = read_examples(
         path, "utterance", columns=columns
     )  # their units are NAME/NUMBER, or NUMBER where there is no name

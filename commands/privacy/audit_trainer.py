@@ -94,7 +94,12 @@ class AuditTrainer(Trainer):
         folder = Path(self.default_root_dir)
         self._check(model, datamodule, num_canaries, num_samples, confidence, ckpt_path)
         turns = first_units(
-            read_examples(datamodule.rows.path, datamodule.unit, columns=datamodule.rows.columns),
+            read_examples(
+                datamodule.rows.path,
+                datamodule.unit,
+                columns=datamodule.rows.columns,
+                unit_names=datamodule.rows.unit_names,
+            ),
             datamodule.limit_train_units,
         )
         hidden = self._canaries(folder, model, turns, num_canaries, canaries, coin_seed)

@@ -13,6 +13,7 @@ from commands.runs.run_folder import hold, ledger_of_run
 from datamodules.reading.attributes import Attributes
 from datamodules.reading.example import Unit
 from datamodules.reading.files import content_digest, expand_path
+from datamodules.reading.unit_names import NameRule
 from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
 from doppel.files import try_folder
@@ -35,6 +36,7 @@ def metadata(
     method: Method = "aim",
     unit: Unit | None = None,
     unit_column: str | None = None,
+    unit_names: NameRule | None = None,
     ledger: Path | None = None,
     scope: str = "metadata",
     target_epsilon: PositiveFloat | None = None,
@@ -49,7 +51,7 @@ def metadata(
     {bins: [5, 10, 20]}`); all others are read as "other". The ledger is written before anything is drawn, and refuses
     what its budget cannot pay. Beside the rows lie the noisy counts (.releases.jsonl) and a card (.card.json). Given
     again, also with another --num-rows or --seed, the command draws from the same counts at no additional privacy cost
-    and does not open the table.
+    and reads no row of the table, which may be gone; another table there is refused.
 
     Example:
         python cli.py metadata private.csv --schema values.yaml --epsilon 1 --num-rows 5000 --out attributes/rows.csv
@@ -66,6 +68,8 @@ def metadata(
         method: aim measures pairs of columns that go together, independent each column alone.
         unit: Who is protected: utterance (one row), dialogue or user (all rows of one name).
         unit_column: Column that says whose row it is; "unit" if left out.
+        unit_names: Whether names that differ in spelling alone (case, width, the form of a number) are one unit
+            (folded) or not (exact); a table with such names is refused until this is given.
         ledger: Ledger, or run folder with one, that pays; if left out, the one that DOPPEL_LEDGER names, or
             ledger.jsonl beside the rows.
         scope: What the ledger calls all that is released together; a training may be in the same one.
@@ -79,13 +83,15 @@ def metadata(
     """
     if out.suffix != ".csv":
         raise UserError("rows are written as .csv: give such a name", about=f"--out {out}")
-    attributes = Attributes(table, columns, schema, values_are_public, unit, unit_column)
+    attributes = Attributes(table, columns, schema, values_are_public, unit, unit_column, unit_names)
     try_folder(out.parent)
     with hold(out.parent):  # two that go on with the same releases would draw the next one twice
         own = ledger_of_run(out, None) if ledger is None else ledger / FILE_NAME if ledger.is_dir() else ledger
         book = Ledger(own)
         found, private = Marginals(book, book.mechanism_id(scope, out.name)), None
+        path = expand_path(table)
         if found.is_finished:
+            found.refuse_another(path, lambda: content_digest(path))
             known, num_units = attributes.known(found.terms["columns"]), int(found.terms["num_units"])
         else:
             known, private = attributes.read()
@@ -94,12 +100,12 @@ def metadata(
         if (note := note_on_delta(delta, num_units, protected)) is not None:
             print(f"warning: {note}")
         sigma = 1 / mu_of(epsilon, delta)
-        terms = terms_of(known, protected, num_units, sigma, method=method, unit_column=unit_column)
+        named = {"unit_column": unit_column, "unit_names": unit_names}
+        terms = terms_of(known, protected, num_units, sigma, method=method, **named)
         if private is not None:
             spec = PrivacyArguments(target_epsilon or epsilon, delta).plan_releases(num_units, protected, sigma)
-            fingerprint = content_digest(expand_path(table))
-            declare(book, scope, out.name, spec, fingerprint, NoisyMarginals, seed=noise_seed)
+            declare(book, scope, out.name, spec, content_digest(path), NoisyMarginals, seed=noise_seed)
         model = found.fit(terms, private, noise_seed)
         if private is None:
-            print(f"{book.path}: drawn by the releases there; {table} was not opened")
+            print(f"{book.path}: drawn by the releases there; no row of {table} was read")
         draw_rows(out, model, known, found, num_rows, seed, "of the table" if schema is None else schema.name)

@@ -82,7 +82,11 @@ def perturb(
 
     made = word_mechanism(mechanism, _vectors(encoder), epsilon, set_size)
     perturber, path = Perturber(made, seed), expand_path(table)
-    turns = (placed.turn for placed in place_examples(path, unit, with_trees=False, columns=columns) if placed.turn)
+    turns = (
+        placed.turn
+        for placed in place_examples(path, unit, with_trees=False, columns=columns, unit_names="exact")
+        if placed.turn
+    )
     with whole_file(out, "give another --out") as file:
         write = _csv_row if out.suffix == ".csv" else _json_row
         if out.suffix == ".csv":

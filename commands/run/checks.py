@@ -184,6 +184,7 @@ def refuse_to_mix(run: Path, old: Experiment, new: Experiment) -> None:
         is_new = place in ("variants", "stages") and rest[0] not in {*ours.get(place, {}), *begun}
         is_new |= place == "evolution" and (place not in old.systems or (bool(rest) and rest[0] in free_of_evolution))
         is_default = key == "data.unit" and {was, now} == {None, "utterance"}  # by its name
+        is_default |= key == "data.unit_names" and {was, now} == {None, "exact"}
         if not is_free and not is_new and not is_default:
             more = f"for more samples, at no additional privacy cost, give python cli.py sample {run} --num N; else "
             raise UserError(

@@ -121,7 +121,9 @@ def micro_batches(model: CausalLM, data: Mapping[str, Any], path: str, num_units
 
     module = DialogueDataModule(**{**data, "train_path": path, "val_path": None})
     selection = Selection(redact=module.rows.selection.redact)
-    rows = TrainingRows(module.rows.path, module.unit, ReferenceColumns.from_config(data), selection)
+    rows = TrainingRows(
+        module.rows.path, module.unit, ReferenceColumns.from_config(data), selection, module.rows.unit_names
+    )
     read = first_units(rows.read(model.text_format.needs), num_units)
     turns = encode_examples(read, model.text_format, module.truncate)
     batches = LogicalBatches(turns, module.max_tokens_per_micro_batch, module.max_rows_per_unit)

@@ -30,6 +30,7 @@ from datamodules.reading.example import Example, Field, Unit
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import expand_path, is_embedded
 from datamodules.reading.hub import is_on_hub
+from datamodules.reading.unit_names import NameRule
 from datamodules.text_format import MAX_LENGTH
 from doppel.errors import UserError
 from doppel.grammar.slot_table import SHIPPED, slot_table
@@ -53,6 +54,7 @@ class InputFile(NamedTuple):
         needs: Columns that each row has to have.
         truncate: Whether utterances that are too long are cut.
         is_read: Whether it is read before anything starts, and what is odd in it is told.
+        unit_names: By which rule names of units are read.
     """
 
     field: str
@@ -63,6 +65,7 @@ class InputFile(NamedTuple):
     needs: tuple[Field, ...] = ()
     truncate: bool = False
     is_read: bool = True
+    unit_names: NameRule | None = None
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,10 @@ def files_of(experiment: Experiment) -> list[InputFile]:
     public, unit = reference_columns(columns), _unit(data)
     rows = list(_private_files(experiment, unit, by_label)) if adaptation is None else []
     if adaptation is not None:
-        rows.append(InputFile("adaptation.train", adaptation.train, "train", columns, unit, ("parse",), cut))
+        rule = data.get("unit_names")
+        rows.append(
+            InputFile("adaptation.train", adaptation.train, "train", columns, unit, ("parse",), cut, unit_names=rule)
+        )
         rows.append(InputFile("adaptation.test", adaptation.test, "public", columns, "utterance", ("parse",), cut))
     for name in ("val", "test"):
         kind: Literal["public", "private"] = "public" if data.get(f"{name}_is_public") else "private"
@@ -121,15 +127,14 @@ def _private_files(experiment: Experiment, unit: Unit | None, by_label: bool) ->
     parts |= {f"data.train_path of {system.name}": experiment.of(system.name).data for system in _learners(experiment)}
     for name, data in parts.items():
         own = Columns.from_config(data), data.get("unit") or unit, needs, bool(data.get("truncate"))
-        yield InputFile(name, data.get("train_path"), "train", *own)
+        yield InputFile(name, data.get("train_path"), "train", *own, unit_names=data.get("unit_names"))
     schema = None if experiment.attributes is None else experiment.attributes.schema
     for name in _by_attributes(experiment):
         data = experiment.of(name).data
         columns = replace(Columns.from_config(data), attributes=schema)
         label: tuple[Field, ...] = () if experiment.write_parses else ("label",)  # which is made of the trees
-        yield InputFile(
-            f"data.train_path of {name}", data.get("train_path"), "train", columns, data.get("unit") or unit, label
-        )
+        called, protected, rule = f"data.train_path of {name}", data.get("unit") or unit, data.get("unit_names")
+        yield InputFile(called, data.get("train_path"), "train", columns, protected, label, unit_names=rule)
 
 
 def check_files(experiment: Experiment) -> None:
@@ -228,6 +233,7 @@ def read_sources(experiment: Experiment) -> Read:
             delta=experiment.privacy.get("delta"),
             is_protected=is_train and experiment.is_private,
             truncate=row.truncate,
+            unit_names=row.unit_names,
         )
         notes += checked.notes
         num_units |= {str(row.path): checked.num_units} if is_train else {}

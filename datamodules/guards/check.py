@@ -9,6 +9,7 @@ from datamodules.reading.columns import Columns
 from datamodules.reading.example import Example, Field, Unit
 from datamodules.reading.examples import place_examples
 from datamodules.reading.files import expand_path
+from datamodules.reading.unit_names import NameRule
 from doppel.errors import DataError
 from doppel.privacy.accounting import default_delta
 from doppel.privacy.spec import note_on_delta
@@ -38,6 +39,7 @@ def check(
     delta: float | None = None,
     is_protected: bool = False,
     truncate: bool = False,
+    unit_names: NameRule | None = None,
 ) -> Checked:
     """Read a file as training will, and say what it does with rows that teach nothing.
 
@@ -59,6 +61,7 @@ def check(
         is_protected: Whether a guarantee protects this file; then it is said where rows may be protected by themselves
             that are one person's, and where N, which is public, makes δ large.
         truncate: Whether utterances that are too long are cut.
+        unit_names: As for :func:`~datamodules.reading.examples.read_examples`.
 
     Returns:
         What is to be said, and the number of units.
@@ -69,7 +72,7 @@ def check(
     path = expand_path(path)
     places_of: dict[str, list[str]] = {"empty": [], "long": [], "unknown": []}
     num_turns, owner, units = 0, None, set[str]()
-    for placed in place_examples(path, unit, needs=needs, columns=columns):
+    for placed in place_examples(path, unit, needs=needs, columns=columns, unit_names=unit_names):
         turn = placed.turn
         if turn is None:
             places_of["empty"].append(placed.where)

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from datamodules.reading.attribute_codes import FILL
 from datamodules.reading.columns import Columns, Layout, listed
-from datamodules.reading.example import Unit, named_before, unit_name
+from datamodules.reading.example import Unit, named_before
 from datamodules.reading.files import expand_path
 from datamodules.reading.records import read_records
+from datamodules.reading.unit_names import NameRule, UnitNames
 from doppel.errors import DataError, UserError
 from doppel.tables.marginals import Table
 from doppel.tables.schema import Column, Schema
@@ -30,6 +31,7 @@ class Attributes:
         unit: What is protected; None: nobody has said, so a row, and a table that seems to have several rows of
             somebody is refused.
         unit_column: Whose row it is.
+        unit_names: Whether names that differ in spelling alone are one; None: nobody has said it.
     """
 
     path: str
@@ -38,6 +40,7 @@ class Attributes:
     values_are_public: bool = False
     unit: Unit | None = None
     unit_column: str | None = None
+    unit_names: NameRule | None = None
 
     def __post_init__(self) -> None:
         """Refuse a table of which nothing says which values are public."""
@@ -68,6 +71,7 @@ class Attributes:
         columns = Columns(label=schema.sources or None, unit=self.unit_column)
         layouts: dict[tuple[str, ...], tuple[Layout, list[str]]] = {}  # of each header, and who may own its rows
         codes, units, places = array("i"), list[str](), dict[tuple[str, str], str]()
+        names = UnitNames(self.unit_names, "--unit-names ")
         nobody: DataError | None = None
         for where, row in read_records(path):
             header = tuple(row)
@@ -87,7 +91,8 @@ class Attributes:
                     )
             elif self.unit != "utterance":
                 try:
-                    units.append(sys.intern(unit_name(row.get(self._owner))))  # one text for all rows of a unit
+                    name = names.read(row.get(self._owner), where, repr(self._owner))
+                    units.append(sys.intern(name))  # one text for all rows of a unit
                 except ValueError as error:
                     nobody = nobody or DataError(
                         f"{self._owner!r}, which says whose row this is, {error}; another column is named by "

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
-from doppel.files import kind_of
+from datamodules.reading.unit_names import folded_name, unit_name
 
 Field = Literal["utterance", "parse", "label"]
 Unit = Literal["utterance", "dialogue", "user"]
-#: What tables say where they know nothing, in one case and without signs.
-_NOBODY = {"", "null", "nan", "none", "na", "n/a", "nat", "undefined", "\\n"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,49 +40,42 @@ class Placed(NamedTuple):
     owner: str | None = None
 
 
-def unit_name(value: object) -> str:
-    """Normalise the name of a unit: NFC and without outer blanks, so that two spellings are one person.
-
-    Formal guarantees:
-        Two names are one unit only where their letters are the same: nothing but blanks is taken away, and a name that
-        is said to be missing, or has a control character, which tables and terminals leave out, is refused. Strangers
-        in one unit would be clipped together, so that one of them could change a sum by more than a unit may.
-
-    Raises:
-        ValueError: It is empty or says so, as ``NULL`` does, has a control character, or is neither a text nor a whole
-            number; the message does not quote it.
-    """
-    if value is not None and (isinstance(value, bool) or not isinstance(value, str | int)):
-        raise ValueError(f"is {kind_of(value)}: give a text or a whole number")
-    name = unicodedata.normalize("NFC", "" if value is None else str(value)).strip(" \t\r\n")
-    if re.search(r"[\0-\x1f\x7f-\x9f]", name):
-        raise ValueError("has a control character, so that two names may look like one: write it without")
-    name = name.strip()
-    if name.casefold().strip("<>()[]#-._?*'\" ") in _NOBODY:
-        raise ValueError(
-            "is empty, or says that nothing is known (such as NULL, NaN, None, n/a), so that strangers would be one "
-            "unit: give everybody a name"
-        )
-    return name
-
-
 def named_before(
     places: dict[tuple[str, str], str], owners: Iterable[str], row: Mapping[str, object], where: str
 ) -> tuple[str, str] | None:
     """Note whose a row is; return the column by which it is somebody's of whom there was one before, and where that is.
 
     Args:
-        places: Where the first row of each stands, by the column and the name; this row's are added.
+        places: Where the first row of each stands, by the column and the name, folded
+            (:func:`~datamodules.reading.unit_names.folded_name`); this row's are added.
         owners: Columns that seem to say whose a row is.
         row: Its cells.
         where: Its place.
     """
     for column in owners:
         try:
-            key = column, unit_name(row.get(column))
+            key = column, folded_name(unit_name(row.get(column)))
         except ValueError:  # it names nobody
             continue
         if key in places:
             return column, places[key]
         places[key] = where
     return None
+
+
+def with_distinct_units(turns: list[Example]) -> list[Example]:
+    """Make turns units of their own: a name that came before gets its place, and more until nobody is called so.
+
+    Formal guarantees:
+        No two turns have one name, whatever the file calls them: N counts turns, and each is clipped by itself.
+    """
+    taken, seen = {turn.unit for turn in turns}, set[str]()
+    for place, turn in enumerate(turns):
+        name = turn.unit
+        if name in seen:
+            while name in taken:
+                name = f"{name}#{place}"
+            taken.add(name)
+            turns[place] = replace(turn, unit=name)
+        seen.add(name)
+    return turns

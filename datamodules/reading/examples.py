@@ -8,9 +8,10 @@ from typing import Any, get_args
 
 from datamodules.reading.attribute_codes import AttributeCodes, codes_in, refuse_missing
 from datamodules.reading.columns import Columns, Layout, ReferenceColumns, control_code, listed
-from datamodules.reading.example import Example, Field, Placed, Unit, named_before, unit_name
+from datamodules.reading.example import Example, Field, Placed, Unit, named_before, with_distinct_units
 from datamodules.reading.files import embedded_examples, is_embedded, state_of
 from datamodules.reading.records import Record, head_of, kind, read_records
+from datamodules.reading.unit_names import NameRule, UnitNames, check_rule
 from datamodules.reading.utterances import Utterances, known, remembering
 from doppel.console.collection import no_collection
 from doppel.errors import DataError
@@ -31,15 +32,20 @@ _IN_DIALOGUES = {"utterance": "original_text", "parse": "lispress", "label": "do
 
 @no_collection()
 def read_examples(
-    path: str, unit: Unit | None, with_trees: bool = True, needs: Sequence[Field] = (), columns: Columns | None = None
+    path: str,
+    unit: Unit | None,
+    with_trees: bool = True,
+    needs: Sequence[Field] = (),
+    columns: Columns | None = None,
+    unit_names: NameRule | None = None,
 ) -> list[Example]:
     """Read all user turns of a file, in order.
 
     Known are rows of :func:`~datamodules.reading.records.read_records` with the columns ``utterance`` (or ``text``),
     ``parse``, ``unit`` and ``label``, or as ``columns`` says; published dialogue lines (SMCalFlow 2.0, TreeDST), every
     user turn, also one marked ``skip``, without context; and ``embedded:NAME?num=4000&seed=1&skew=1.0``, the embedded
-    grammar. Names of units are normalised (:func:`~datamodules.reading.example.unit_name`). Two dialogues of one id are
-    refused where dialogues are units: adding one of them would change the other's.
+    grammar. Names of units are read by one rule (:class:`~datamodules.reading.unit_names.UnitNames`). Two dialogues of
+    one id are refused where dialogues are units: adding one of them would change the other's.
 
     Formal guarantees:
         Every turn is a function of its own row, and a row without text is no turn whatever the others hold. So adding
@@ -57,6 +63,8 @@ def read_examples(
             text, as for samples, which are what a model wrote.
         needs: Fields that every turn must have, such as ``parse`` for a model of trees.
         columns: What the columns are called; None for the usual names.
+        unit_names: Whether names of units that differ in spelling alone are one (``folded``) or not (``exact``); None:
+            nobody has said, and a file with such names is refused.
 
     Returns:
         The turns, at least one.
@@ -64,15 +72,20 @@ def read_examples(
     Raises:
         DataError: The file is missing, empty or unreadable, or a row of it is; the message says which one.
     """
-    placed = place_examples(path, unit, with_trees, needs, columns)
+    placed = place_examples(path, unit, with_trees, needs, columns, unit_names)
     turns = [row.turn for row in placed if row.turn is not None]
     if not turns:
         raise DataError(f"{path} holds no request: give a file with at least one")
-    return _with_distinct_units(turns) if unit in (None, "utterance") else turns
+    return with_distinct_units(turns) if unit in (None, "utterance") else turns
 
 
 def place_examples(
-    path: str, unit: Unit | None, with_trees: bool = True, needs: Sequence[Field] = (), columns: Columns | None = None
+    path: str,
+    unit: Unit | None,
+    with_trees: bool = True,
+    needs: Sequence[Field] = (),
+    columns: Columns | None = None,
+    unit_names: NameRule | None = None,
 ) -> Iterator[Placed]:
     """Yield the turns of a file with their places, and places of rows without text; see :func:`read_examples`.
 
@@ -80,6 +93,7 @@ def place_examples(
     """
     if unit is not None and unit not in get_args(Unit):
         raise DataError(f"unit is {unit!r}: it must be one of {', '.join(map(repr, get_args(Unit)))}")
+    check_rule(unit_names)
     columns = columns or Columns()
     if is_embedded(path):
         codes = codes_in(columns, ())
@@ -87,7 +101,9 @@ def place_examples(
         if codes is not None:
             refuse_missing(codes, (), columns, path)
         return (Placed(path, turn) for turn in turns)
-    return remembering(_file_examples(path, unit, with_trees, needs, columns), (state_of(path), columns.key))
+    return remembering(
+        _file_examples(path, unit, with_trees, needs, columns, unit_names), (state_of(path), columns.key)
+    )
 
 
 def utterances_of(path: str, columns: Columns | None = None) -> Utterances:
@@ -103,26 +119,13 @@ def utterances_of(path: str, columns: Columns | None = None) -> Utterances:
     return known[key]
 
 
-def _with_distinct_units(turns: list[Example]) -> list[Example]:
-    """Turns as units of their own: a name that came before gets its place, and more until nobody is called so.
-
-    Formal guarantees:
-        No two turns have one name, whatever the file calls them: N counts turns, and each is clipped by itself.
-    """
-    taken, seen = {turn.unit for turn in turns}, set[str]()
-    for place, turn in enumerate(turns):
-        name = turn.unit
-        if name in seen:
-            while name in taken:
-                name = f"{name}#{place}"
-            taken.add(name)
-            turns[place] = replace(turn, unit=name)
-        seen.add(name)
-    return turns
-
-
 def _file_examples(
-    path: str, unit: Unit | None, with_trees: bool, needs: Sequence[Field], columns: Columns
+    path: str,
+    unit: Unit | None,
+    with_trees: bool,
+    needs: Sequence[Field],
+    columns: Columns,
+    unit_names: NameRule | None,
 ) -> Iterator[Placed]:
     """Rows and dialogues of a file as turns, with their places."""
     if kind(path) == ".txt":
@@ -133,7 +136,7 @@ def _file_examples(
         records = list(records)  # any row may have a column that the first lacks
         names = {name: None for _, record in records for name in record}
     codes = codes_in(columns, names)
-    reader = _Reader(path, unit, with_trees, needs, columns.in_file(names), codes)
+    reader = _Reader(path, unit, with_trees, needs, columns.in_file(names), codes, UnitNames(unit_names))
     for number, (where, record) in enumerate(records, 1):
         yield from reader.placed(record, where, number)
     reader.refuse_missing()
@@ -147,6 +150,7 @@ class _Reader:
         unit: As for :func:`read_examples`; likewise ``with_trees`` and ``needs``.
         columns: What the columns of this file are called.
         codes: How its attributes are written; None: labels are those of its columns.
+        names: Reads the names of its units.
     """
 
     def __init__(
@@ -157,9 +161,10 @@ class _Reader:
         needs: Sequence[Field],
         columns: Columns,
         codes: AttributeCodes | None,
+        names: UnitNames,
     ) -> None:
         self.path, self.unit, self.with_trees, self.needs = path, unit, with_trees, needs
-        self.columns, self.codes = columns, codes
+        self.columns, self.codes, self.names = columns, codes, names
         self.reads_trees = with_trees or (codes is not None and codes.schema.needs_trees)
         self.reads_labels = codes is None or codes.schema.needs_label
         self._layouts: dict[tuple[str, ...], Layout] = {}  # of each header
@@ -225,7 +230,7 @@ class _Reader:
                 "itself)",
                 about=head_of(where),
             )
-        return Example(utterance, parse, _name(record, layout.unit, where), label)
+        return Example(utterance, parse, self._name(record, layout.unit, where), label)
 
     def _dialogue_examples(self, dialogue: dict[str, Any], where: str, number: int) -> Iterator[Example]:
         owner, called = self._dialogue_name(dialogue, where), dialogue.get("dialogue_id")
@@ -260,7 +265,7 @@ class _Reader:
                 "or train with unit=utterance (each request protected by itself)",
                 about=where,
             )
-        name = _name(dialogue, "dialogue_id", where)
+        name = self._name(dialogue, "dialogue_id", where)
         first = self._dialogues.setdefault(name, where)
         if first != where:
             raise DataError(
@@ -269,6 +274,12 @@ class _Reader:
                 about=where,
             )
         return name
+
+    def _name(self, record: dict[str, Any], key: str, where: str) -> str:
+        try:
+            return self.names.read(record[key], where, repr(key))
+        except ValueError as error:
+            raise DataError(f"{key!r} {error}", about=where) from None
 
     def _lacking(self, field: Field, record: dict[str, Any], layout: Layout, where: str) -> DataError:
         """That a turn has no field which the model needs."""
@@ -316,13 +327,6 @@ def _label(cells: Mapping[str, object], where: str) -> str | None:
         if words[name] == OTHER and str(cell).strip() != OTHER:
             return None
     return control_code(words) if len(words) > 1 else next(iter(words.values()), None)
-
-
-def _name(record: dict[str, Any], key: str, where: str) -> str:
-    try:
-        return unit_name(record[key])
-    except ValueError as error:
-        raise DataError(f"{key!r} {error}", about=where) from None
 
 
 def _text(record: dict[str, Any], key: str, where: str) -> str:

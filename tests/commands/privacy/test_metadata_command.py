@@ -188,6 +188,39 @@ def test_a_finished_table_is_not_opened_again_whatever_the_seed(
     assert "no file" in capsys.readouterr().err, "another scope would have to read the table"
 
 
+@pytest.mark.parametrize("way", ["a row less", "another file", "moved"])
+def test_another_table_is_refused_by_name_and_costs_nothing(
+    way: str, table: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Its rows would not be those that are asked for; where it lies does not matter, nor is any row read."""
+    folder, lines = table.parent / "out", table.read_bytes().splitlines(keepends=True)
+    assert call(table) == 0
+    before = (folder / "rows.csv").read_text()
+    other = table if way == "a row less" else table.with_name("other.csv")
+    other.write_bytes(b"".join(lines if way == "moved" else lines[:-1]))
+    assert call(other, "--seed", "2") == (0 if way == "moved" else 2)
+    told = capsys.readouterr().err
+    if way != "moved":
+        assert f"{other} is not the table whose releases" in told and "give another --out" in told
+        assert not any(line.decode().strip() in told for line in lines)
+        assert (folder / "rows.csv").read_text() == before
+    assert spent(folder / FILE_NAME) == 1
+
+
+def test_spellings_of_a_name_are_one_unit_or_asked_about(table: Path, capsys: pytest.CaptureFixture) -> None:
+    table.write_text(table.read_text().replace("\nu7,", "\nU7,", 1))
+    more = ["--unit", "user", "--unit-column", "user"]
+    assert call(table, *more) == 2
+    told = capsys.readouterr().err
+    assert "'user' is that of line 9 in another spelling" in told and "--unit-names folded" in told
+    assert not spent(table.parent / "out" / FILE_NAME)
+    for rule, number in (("folded", 100), ("exact", 101)):
+        assert call(table, *more, "--unit-names", rule, out=f"{rule}/rows.csv") == 0
+        assert card(table.parent / rule)["num_units"] == number
+    assert call(table, *more, "--unit-names", "folded", out="exact/rows.csv") == 2
+    assert "of another command, which differs in unit_names" in capsys.readouterr().err
+
+
 def test_a_second_release_adds_up_and_one_beyond_the_budget_is_refused_before_anything_is_drawn(
     table: Path, capsys: pytest.CaptureFixture
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,6 +22,7 @@ from datamodules.guards.selection import Selection
 from datamodules.reading.columns import Columns
 from datamodules.reading.example import Example
 from datamodules.reading.examples import read_examples
+from datamodules.reading.unit_names import folded_name, unit_name
 from datamodules.unit_data_module import UnitDataModule
 from doppel.errors import DataError, UserError
 from lightning_modules.causal_lm import UtteranceLM
@@ -181,3 +183,115 @@ def test_a_run_says_by_whom_rows_are_protected(
     told = capsys.readouterr().out
     assert "says whose a request is (unit)" in told
     assert [line for line in told.splitlines() if "300" in line][0].startswith("hopeless: one_stage, 300 utterances")
+
+
+#: Names of one person as programs, keyboards and people write them.
+SPELLINGS = {
+    "case": ("Ana@X.org", "ana@x.org", "ANA@x.org"),
+    "a UUID": ("9B2F0C1E-77aa-4c1d-8f00-0242AC120002", "9b2f0c1e-77aa-4c1d-8f00-0242ac120002"),
+    "a fraction of zero": ("17", "17.0", "17.00"),
+    "leading zeros": ("17", "0017", "017"),
+    "full width": ("1234", "１２３４", "١٢٣٤"),
+    "no width": ("ana", "a\u200bna", "ana\ufeff", "a\u00adna"),
+    "thousands": ("1017", "1,017", "1 017", "1,017.0"),
+    "a country": ("+4915123456", "004915123456", "+49 151 234-56", "0049 (151) 23456"),
+    "blanks": ("Ana Cruz", "Ana  Cruz", "Ana\u00a0Cruz"),
+    "compatible": ("ﬁlip", "filip"),
+}
+
+
+@pytest.mark.parametrize("spellings", SPELLINGS.values(), ids=SPELLINGS)
+@pytest.mark.parametrize("unit", ["dialogue", "user"])
+def test_spellings_of_one_person_are_no_people_in_silence(tmp_path: Path, unit: str, spellings: tuple[str]) -> None:
+    rows = [{"utterance": "hi", "unit": name} for name in ("b", *spellings, "c")]
+    path = write(tmp_path / "own.jsonl", rows)
+    with pytest.raises(DataError, match="'unit' is that of line 2 in another spelling") as asked:
+        read_examples(path, unit)  # type: ignore[arg-type]
+    assert asked.value.about == f"{path}:3"
+    assert not any(name in str(asked.value) for name in spellings if len(name) > 2)
+    for rule, number in (("exact", 2 + len(spellings)), ("folded", 3)):
+        units = [turn.unit for turn in read_examples(path, unit, unit_names=rule)]  # type: ignore[arg-type]
+        assert len(set(units)) == number and len(units) == len(rows)
+        for row, name in zip(rows, units, strict=True):  # whatever else is in the file
+            alone = read_examples(write(tmp_path / "alone.jsonl", [row]), unit, unit_names=rule)  # type: ignore[arg-type]
+            assert alone[0].unit == name
+    rows = [{"user": name, "text": "hi"} for name in ("b", *spellings, "c")]
+    with pytest.raises(DataError, match="set unit_names=folded") as refused:
+        UnitDataModule(rows, "user", list, batch_size=2)
+    assert refused.value.about == "row 2"
+    assert UnitDataModule(rows, "user", list, batch_size=2, unit_names="folded").num_units == 3
+    assert UnitDataModule(rows, "user", list, batch_size=2, unit_names="exact").num_units == 2 + len(spellings)
+
+
+def test_other_people_are_asked_about_by_nobody(tmp_path: Path) -> None:
+    """Names that are numbers in part, decimals, dates, and what a program makes of a turn."""
+    names = ["1_00000", "1_0000", "10_00000", "1.5", "15", "1.50", "1,5", "u007", "u7", "00:17", "0:17", "7-00", "700"]
+    names += ["2024-01-01", "20240101", "ana", "anna", "ana2", "+", "0", "é", "e", "12,34", "1234", "1.017", "1017"]
+    for unit in ("user", "dialogue"):
+        path = write(tmp_path / "own.jsonl", [{"utterance": "hi", "unit": name} for name in names])
+        assert [turn.unit for turn in read_examples(path, unit)] == names  # type: ignore[arg-type]
+    assert len({folded_name(name) for name in names}) == len(names)
+
+
+@given(
+    st.text(), st.sampled_from([str.upper, str.lower, str.title, lambda t: f"0{t}", lambda t: f"{t}.0", lambda t: t])
+)
+def test_a_folded_name_stays_what_it_is(text: str, change: Callable[[str], str]) -> None:
+    for name in (text, change(text)):
+        try:
+            folded = folded_name(unit_name(name))
+        except ValueError:
+            continue
+        assert folded and folded_name(folded) == folded
+    if text.isascii() and text.strip():
+        assert folded_name(text.upper()) == folded_name(text)
+
+
+def test_two_spellings_of_one_are_two_rows_of_one_where_nobody_has_said_what_a_unit_is(tmp_path: Path) -> None:
+    path = write(tmp_path / "own.jsonl", [{"utterance": "hi", "email": name} for name in ("Ana@x.org", "ana@x.org")])
+    with pytest.raises(DataError, match="nothing says what is protected"):
+        read_examples(path, None)
+
+
+def test_dialogues_of_one_id_in_two_spellings_are_asked_about_and_never_one(tmp_path: Path) -> None:
+    path = write(tmp_path / "two.jsonl", [dialogue("A-1", "hi"), dialogue("a-1", "yo")])
+    with pytest.raises(DataError, match="in another spelling"):
+        read_examples(path, "dialogue")
+    assert len({turn.unit for turn in read_examples(path, "dialogue", unit_names="exact")}) == 2
+    with pytest.raises(DataError, match="the dialogue_id of line 1 again"):
+        read_examples(path, "dialogue", unit_names="folded")
+
+
+def test_a_run_asks_which_names_are_one_and_takes_the_answer(
+    tmp_path: Path, tiny_model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimate, "forecast", lambda *_: (60.0, 180.0, 0))
+    rows: list[dict[str, object]] = [
+        {"utterance": f"find {i}", "unit": f"{'U' if i % 2 else 'u'}{i % 600 // 2}@x.org"} for i in range(600)
+    ]
+    path = write(tmp_path / "own.jsonl", rows)
+    own = [str(tmp_path / "run"), "--check", "--systems", "one_stage", "--set", f"data.train_path={path}", "effort=1"]
+    own += ["data.batch_size=30", "data.unit=user"]
+    assert cli.main(["run", str(shipped("own-data")), *own]) == 2
+    told = capsys.readouterr().err
+    assert "own.jsonl:2" in told and "data.unit_names=folded" in told and "@x.org" not in told
+    for rule, number in (("folded", 300), ("exact", 600)):
+        assert cli.main(["run", str(shipped("own-data")), *own, f"data.unit_names={rule}"]) == 0
+        assert f"{number} users" in capsys.readouterr().out
+    assert cli.main(["run", str(shipped("own-data")), *own, "data.unit_names=one"]) == 2
+    assert "give exact or folded" in capsys.readouterr().err
+    model = UtteranceLM(base_model=tiny_model)
+    with pytest.raises(DataError, match="in another spelling"):
+        fit(tmp_path, model, data_module(path, unit="user"), [privacy(tmp_path)])
+    assert not (tmp_path / "ledger.jsonl").exists()
+    data = data_module(path, unit="user", unit_names="folded")
+    fit(tmp_path, model, data, [privacy(tmp_path)], max_steps=1)
+    assert data.num_units == 300
+    begun = load(shipped("own-data"), {"data.train_path": "own.csv", "data.unit": "user"})
+    said = {
+        rule: load(shipped("own-data"), {"data.train_path": "own.csv", "data.unit": "user", "data.unit_names": rule})
+        for rule in ("exact", "folded")
+    }
+    refuse_to_mix(tmp_path / "none", begun, said["exact"])  # as it was read before
+    with pytest.raises(UserError, match="data.unit_names"):
+        refuse_to_mix(tmp_path / "none", begun, said["folded"])

@@ -1,0 +1,130 @@
+"""Names of units: what is no name, and which of them may be one person's under two spellings."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from typing import Literal
+
+from doppel.errors import DataError
+from doppel.files import kind_of
+
+#: Whether names that are one but for their spelling are other people's (``exact``) or one person's (``folded``).
+NameRule = Literal["exact", "folded"]
+
+#: What tables say where they know nothing, in one case and without signs.
+_NOBODY = {"", "null", "nan", "none", "na", "n/a", "nat", "undefined", "\\n"}
+#: Beside format characters (Cf), what nobody sees.
+_INVISIBLE = re.compile("[\u034f\u115f\u1160\u3164\uffa0\ufe00-\ufe0f\U000e0100-\U000e01ef]")
+#: A number as tables and people write it: with a sign, thousands apart, or as a decimal.
+_NUMBER = re.compile(r"\+?(\d{1,3}(?:([,' ’])\d{3})(?:\2\d{3})*|\d+)(?:\.0+)?")
+#: A telephone number with its country, in parts.
+_TELEPHONE = re.compile(r"(?=(?:\D*\d){7})(?:\+|00)[\d ()/.-]*\d")
+
+
+def unit_name(value: object) -> str:
+    """Normalise the name of a unit: NFC and without outer blanks, so that two ways to type it are one person.
+
+    Formal guarantees:
+        Two names are one unit only where their letters are the same: nothing but blanks is taken away, and a name that
+        is said to be missing, or has a control character, which tables and terminals leave out, is refused. Strangers
+        in one unit would be clipped together, so that one of them could change a sum by more than a unit may.
+
+    Raises:
+        ValueError: It is empty or says so, as ``NULL`` does, has a control character, or is neither a text nor a whole
+            number; the message does not quote it.
+    """
+    if value is not None and (isinstance(value, bool) or not isinstance(value, str | int)):
+        raise ValueError(f"is {kind_of(value)}: give a text or a whole number")
+    name = unicodedata.normalize("NFC", "" if value is None else str(value)).strip(" \t\r\n")
+    if re.search(r"[\0-\x1f\x7f-\x9f]", name):
+        raise ValueError("has a control character, so that two names may look like one: write it without")
+    name = name.strip()
+    if name.casefold().strip("<>()[]#-._?*'\" ") in _NOBODY:
+        raise ValueError(
+            "is empty, or says that nothing is known (such as NULL, NaN, None, n/a), so that strangers would be one "
+            "unit: give everybody a name"
+        )
+    return name
+
+
+def folded_name(name: str) -> str:
+    """Fold a name of :func:`unit_name`: what it is whatever program, keyboard or hand wrote it.
+
+    Compatible forms of a character are one (NFKC), and so are upper and lower case; characters of no width do not
+    count, nor how many blanks there are. A name that is a number is its digits, of any script, without a plus sign,
+    leading zeros, signs between thousands and a fraction of zeros; a telephone number with its country also without
+    signs between its parts. A function of this name alone, and of a folded name itself.
+    """
+    folded = name
+    if not name.isascii():
+        folded = _seen(unicodedata.normalize("NFKC", _seen(name)))
+        folded = unicodedata.normalize("NFKC", folded.casefold())
+        folded = "".join(str(unicodedata.decimal(c)) if c.isdecimal() else c for c in folded)
+    folded = " ".join(folded.casefold().split())
+    if not folded[-1:].isdigit():
+        return folded or name
+    number = _NUMBER.fullmatch(folded)
+    digits = number[1] if number else folded if _TELEPHONE.fullmatch(folded) else None
+    return folded if digits is None else re.sub(r"\D", "", digits).lstrip("0") or "0"
+
+
+def _seen(text: str) -> str:
+    """A text without what nobody sees."""
+    return "".join(sign for sign in text if unicodedata.category(sign) != "Cf" and not _INVISIBLE.match(sign))
+
+
+class UnitNames:
+    """Reads the names of the units of one file, and asks where two of them may be one person's.
+
+    Formal guarantees:
+        A name is read by itself, as it is written (:func:`unit_name`) or folded (:func:`folded_name`), whichever the
+        rule says for the whole file: a unit is the same whatever else is in the file. Without a rule names stay as they
+        are written, and a file where two of them are one when folded is refused. That question depends on private data,
+        as the one for what a unit is does: it is one bit, and the place of a line, told on the console to whoever holds
+        the file, before anything is spent or released; no release depends on it, and the answer is a setting that
+        holds for every row. How many there are, and what they are, is not told.
+
+    Args:
+        rule: Whether names that are one when folded are one person's; None: nobody has said.
+        setting: What a user sets the rule by, and how it takes a value.
+    """
+
+    def __init__(self, rule: NameRule | None, setting: str = "data.unit_names=") -> None:
+        self.rule, self._setting = rule, setting
+        self._first: dict[str, tuple[str, str]] = {}  # the first name of each when folded, and its place
+
+    def read(self, value: object, where: str, what: str) -> str:
+        """Return the name of a unit, by the cell ``what`` at ``where``.
+
+        Raises:
+            ValueError: As for :func:`unit_name`.
+            DataError: It may be that of an earlier row, and nobody has said; the message quotes neither.
+        """
+        name = unit_name(value)
+        if self.rule == "exact":
+            return name
+        folded = folded_name(name)
+        if self.rule == "folded":
+            return folded
+        first, place = self._first.setdefault(folded, (name, where))
+        if first != name:
+            line = place.rpartition(":")[2]
+            raise DataError(
+                f"{what} is that of {f'line {line}' if line.isdigit() else place} in another spelling (case, width, "
+                "unseen characters, or the form of a number), and nothing says whether that is one person: set "
+                f"{self._setting}folded, so that such names are one unit, or {self._setting}exact, so that each "
+                "spelling is another one",
+                about=where,
+            )
+        return name
+
+
+def check_rule(rule: object) -> None:
+    """Refuse what is no rule.
+
+    Raises:
+        DataError: It is none.
+    """
+    if rule not in (None, "exact", "folded"):
+        raise DataError(f"unit_names is {rule!r}: give exact or folded, or leave it out")
