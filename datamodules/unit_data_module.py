@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
-import pickle
 import random
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import torch
 from lightning.pytorch.utilities.seed import isolate_rng
-from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, default_collate
+from tqdm import tqdm
 
 from datamodules.batches.batch import LogicalBatch
+from datamodules.batches.collate_trial import CollateTrial, quoting_nothing
 from datamodules.batches.cut import representatives
 from datamodules.batches.loader import Batches, Loader
+from datamodules.batches.same_rows import content_text
 from datamodules.data_module import DataModule, check_limits
 from datamodules.reading.columns import Columns
 from datamodules.reading.unit_names import NameRule, UnitNames, check_rule
@@ -38,7 +38,8 @@ class UnitBatch:
     """A micro-batch of whole units.
 
     Attributes:
-        rows: What ``collate`` made of the rows, unit by unit.
+        rows: What ``collate`` made of the rows, unit by unit: row i is of unit i // ``rows_per_unit``. That ``collate``
+            leaves each in its place was tried before the first step.
         num_units: Number of units.
         rows_per_unit: Rows of each.
         is_public: Whether metrics of these rows may leave the process.
@@ -70,10 +71,14 @@ class UnitDataModule(DataModule):
         random, such as a crop, is a function of its own row: one unit more leaves the rows of the others as they are.
         Ranks take disjoint parts of one sample.
 
-        What cannot be checked: that ``collate`` makes nothing of a row that depends on the others, but for padding that
-        the model leaves out; that ``dataset[i]`` is made from row i and public numbers alone, with no vocabulary, mean
-        or scale of the private rows; that ``unit_of`` names the right one. Looked at is that the first row is the same
-        when all have been read, and before each step that the length is.
+        Before the first step each row is read, and collated alone and beside others, which must give the same
+        (:class:`~datamodules.batches.collate_trial.CollateTrial`): a row that raises costs nothing, and a ``collate``
+        that sorts rows or mixes them is refused. Before each step the length of the dataset is looked at. What code of
+        the user's raises is told by its type and the number of the row, for its message may quote one.
+
+        What cannot be checked: that ``dataset[i]`` and ``collate`` are made from row i and public numbers alone, with
+        no vocabulary, mean or scale of the private rows; that the model leaves padding out; that ``unit_of`` names the
+        right one.
 
     Args:
         dataset: The training rows.
@@ -163,30 +168,34 @@ class UnitDataModule(DataModule):
 
     @cached_property
     def data_fingerprint(self) -> str:
-        """Digest of all rows and whose they are, tensors and arrays in full; reads each row once. Never to be shown.
+        """Digest of all rows and whose they are, tensors and arrays in full. Never to be shown.
+
+        A private training asks for it before its first step, so each row is read here, collated, and compared with what
+        it is beside others (:class:`~datamodules.batches.collate_trial.CollateTrial`); those of ``val`` are collated.
 
         Raises:
-            DataError: The first row is another one when it is read again.
+            DataError: A row cannot be read or collated, or ``collate`` mixes rows; it tells nothing of their content.
         """
         digest = hashlib.sha256()
+        bar = partial(tqdm, leave=False, dynamic_ncols=True, disable=None, delay=2)
         with isolate_rng():
-            for rows in self._units:
-                digest.update(_text([self._row(row) for row in rows]).encode())
-            first, again = self._row(0), self._row(0)
-        if _text(first, False) != _text(again, False):
-            raise DataError(
-                "dataset[0] is another row when it is read again, and a row must be a function of its number: draw "
-                "what is random from torch, numpy.random or random without a generator of the dataset's own, for "
-                "these are set for each row",
-                about=type(self.dataset).__name__,
-            )
+            trial = CollateTrial(self.collate, self._row, self._num_rows, self.max_rows_per_micro_batch)
+            for rows in bar(self._units, "   reading and collating each row once", unit="unit"):
+                contents = [self._row(row) for row in rows]
+                with quoting_nothing("a hash of its rows", "give rows that can be pickled", f"unit of row {rows[0]}"):
+                    digest.update(content_text(contents).encode())
+                for row, content in zip(rows, contents, strict=True):
+                    trial.add(row, content)
+            trial.finish()
+            for row in bar(range(0 if self.val is None else len(self.val)), "   collating val", unit="row"):
+                self._collated([_read("val", self.val, row)], f"collate, row {row} of val")
         return digest.hexdigest()
 
     def setup(self, stage: str) -> None:
         """Test ``collate`` on the first row, alone and twice, before anything is spent."""
         with isolate_rng():
             for num in (1, 2) if stage == "fit" else ():
-                self._collated([self._row(0)] * num)
+                self._collated([self._row(0) for _ in range(num)], "collate, row 0" + " twice" * (num - 1))
 
     def train_dataloader(self) -> Loader[LogicalBatch]:
         """Return logical batches, beginning at the step that the trainer has reached."""
@@ -194,11 +203,11 @@ class UnitDataModule(DataModule):
 
     def val_dataloader(self) -> Loader[UnitBatch] | list[Any]:
         """Build micro-batches of ``val``, each row once; none without it."""
-        return self._evaluation(self.val, self.val_is_public)
+        return self._evaluation("val", self.val, self.val_is_public)
 
     def test_dataloader(self) -> Loader[UnitBatch] | list[Any]:
         """Build micro-batches of ``test``, likewise."""
-        return self._evaluation(self.test, self.test_is_public)
+        return self._evaluation("test", self.test, self.test_is_public)
 
     def _make(self, step: int, drawn: list[int]) -> LogicalBatch:
         if len(self.dataset) != self._num_rows:
@@ -216,7 +225,8 @@ class UnitDataModule(DataModule):
                 part = units[start : start + size]
                 with isolate_rng():
                     rows_of_part = [self._row(row, step) for unit_rows in part for row in unit_rows]
-                    parts.append(UnitBatch(self._collated(rows_of_part), len(part), rows_per_unit))
+                    made = self._collated(rows_of_part, f"collate, step {step}")
+                    parts.append(UnitBatch(made, len(part), rows_per_unit))
         return LogicalBatch(parts, len(mine), float(self.batch_size), is_public=self.is_public)
 
     def _row(self, row: int, step: int | None = None) -> Any:
@@ -231,21 +241,14 @@ class UnitDataModule(DataModule):
             torch.cuda.manual_seed_all(words[0] | words[1] << 32)
         np.random.seed(words)
         random.seed(repr(words))
-        return self.dataset[row]
+        return _read("dataset", self.dataset, row)
 
-    def _collated(self, rows: list[Any]) -> Any:
-        if self.collate is not default_collate:
+    def _collated(self, rows: list[Any], about: str) -> Any:
+        mend = "mend the row, or give collate, a function of a list of rows, for other lengths, types and fields"
+        with quoting_nothing("it", mend, about):
             return self.collate(rows)
-        try:
-            return default_collate(rows)
-        except (TypeError, RuntimeError):  # what it says tells lengths of private rows
-            raise DataError(
-                "torch's default_collate makes no batch of these rows, which are of different lengths or of a type "
-                "that it does not know: give collate, a function of a list of rows",
-                about=type(self.dataset).__name__,
-            ) from None
 
-    def _evaluation(self, rows: Any, is_public: bool) -> Loader[UnitBatch] | list[Any]:
+    def _evaluation(self, name: str, rows: Any, is_public: bool) -> Loader[UnitBatch] | list[Any]:
         if rows is None:
             warnings.filterwarnings("ignore", message="Total length of `list` across ranks is zero")
             return []
@@ -253,8 +256,8 @@ class UnitDataModule(DataModule):
         parts = [range(start, min(start + size, len(rows))) for start in range(0, len(rows), size)]
 
         def make(number: int) -> UnitBatch:
-            part = [rows[row] for row in parts[number]]
-            return UnitBatch(self._collated(part), len(part), 1, is_public)
+            part = [_read(name, rows, row) for row in parts[number]]
+            return UnitBatch(self._collated(part, f"collate, batch {number} of {name}"), len(part), 1, is_public)
 
         return self.sharded(Batches(make, len(parts)))
 
@@ -276,7 +279,8 @@ class UnitDataModule(DataModule):
         named = unit_of if callable(unit_of) else self._listed(unit_of)
         units: dict[str, list[int]] = {}
         for row in range(self._num_rows):
-            owner = named(row)
+            with quoting_nothing("it", f"try unit_of({row})", f"unit_of, row {row}"):
+                owner = named(row)
             try:
                 value = getattr(owner, "item", lambda owner=owner: owner)()
                 units.setdefault(names.read(value, f"row {row}", f"its unit {self.unit!r}"), []).append(row)
@@ -310,6 +314,13 @@ class UnitDataModule(DataModule):
         return owner
 
 
+def _read(name: str, rows: Any, row: int) -> Any:
+    with quoting_nothing(
+        "it", f"mend the row, or the dataset (try {name}[{row}] where you may see it)", f"{name}[{row}]"
+    ):
+        return rows[row]
+
+
 def _check_dataset(name: str, dataset: Any) -> None:
     """Refuse what is no map-style dataset, by what it is."""
     kind = type(dataset).__name__
@@ -328,22 +339,6 @@ def _check_dataset(name: str, dataset: Any) -> None:
         try:
             dataset[0]
             return
-        except (KeyError, IndexError, TypeError) as error:
+        except Exception as error:  # noqa: BLE001 whatever the user's code raises; its message may quote a row
             mend = f"dataset[0] is a {type(error).__name__}: row i must be dataset[i], as in a list"
     raise DataError(f"{name} is a {kind} that cannot be trained on: {mend}")
-
-
-def _text(value: object, in_full: bool = True) -> str:
-    """A row as text, for a hash; objects that JSON cannot say by their pickle, or without ``in_full`` by their type."""
-
-    def digest(value: object) -> Any:
-        content = value.detach().cpu().numpy() if isinstance(value, Tensor) else value
-        if isinstance(content, np.ndarray | np.generic) and content.dtype != object:
-            return [str(content.dtype), str(content.shape), hashlib.sha256(content.tobytes()).hexdigest()]
-        if isinstance(value, Mapping):
-            return dict(value)
-        if not in_full:
-            return type(value).__name__
-        return [type(value).__name__, hashlib.sha256(pickle.dumps(value)).hexdigest()]
-
-    return json.dumps(value, sort_keys=True, default=digest)
