@@ -148,13 +148,27 @@ def _of_trainer(trainer: pl.Trainer) -> list[str]:
         is_ddp = isinstance(trainer.strategy, DDPStrategy)
         why = "the DDP strategy all-reduces inside backward" if is_ddp else f"strategy {name} is not supported"
         reasons.append(f"{why}; set trainer.strategy: ddp_logical")
-    if torch.get_float32_matmul_precision() != "highest":
+    if rounded := " and ".join(_rounded()):
         reasons.append(
-            "products of float32 are rounded more than the clipping norms allow for; leave out "
-            "torch.set_float32_matmul_precision, or set it to 'highest'"
+            f"{rounded}, so that products are rounded more than the clipping norms allow for; leave out what sets it, "
+            "which may be torch.set_float32_matmul_precision or allow_tf32"
         )
     if trainer.fast_dev_run:  # type: ignore[attr-defined]
         reasons.append("trainer.fast_dev_run would spend budget on a debugging step; leave out the privacy key")
     if getattr(trainer, "overfit_batches", 0):
         reasons.append("trainer.overfit_batches repeats batches; remove it")
     return reasons
+
+
+def _rounded() -> list[str]:
+    """Settings of PyTorch by which matrix products have fewer bits; each of its two interfaces sets what is read here.
+
+    Convolutions have a switch of their own, on by default: their norms are those of gradients as they were computed.
+    """
+    backends = torch.backends
+    places = {"": backends, "cuda.matmul.": backends.cuda.matmul, "mkldnn.matmul.": backends.mkldnn.matmul}
+    found = {f"{name}fp32_precision": getattr(place, "fp32_precision", None) for name, place in places.items()}
+    set_to = [f"torch.backends.{name} is {value!r}" for name, value in found.items() if value in ("tf32", "bf16")]
+    if getattr(backends.cuda.matmul, "allow_fp16_accumulation", False):
+        set_to.append("torch.backends.cuda.matmul.allow_fp16_accumulation is set")
+    return set_to

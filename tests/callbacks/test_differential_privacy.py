@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from private_training import STEP_6, data_module, fit, privacy, sgd, weights
 
 from callbacks.differential_privacy import PrivateTrainingError
+from callbacks.requirements import refusals
 from datamodules.batches.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
 from datamodules.data_module import DataModule
 from doppel.privacy.accounting import Mechanism, compute_epsilon
@@ -28,6 +30,7 @@ from doppel.privacy.noise import GaussianNoise
 from doppel.privacy.sampling import PoissonSampler
 from doppel.privacy.spec import usual_batch_size
 from lightning_modules.causal_lm import Parse2Utterance, UtteranceLM
+from lightning_modules.training.logical_batch_module import LogicalBatchModule
 from lightning_modules.training.strategy import LogicalBatchDDPStrategy
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -410,15 +413,39 @@ def test_what_breaks_the_guarantee_is_refused_by_name(
     assert "\n" not in str(error.value)
 
 
-def test_a_lower_precision_than_the_clipping_norms_allow_for_is_refused(
-    tmp_path: Path, tiny_model: str, corpus: str
+@pytest.mark.parametrize(
+    ("place", "name", "value", "named"),
+    [
+        (torch, "set_float32_matmul_precision", "high", "cuda.matmul.fp32_precision is 'tf32'"),
+        (torch, "set_float32_matmul_precision", "medium", "mkldnn.matmul.fp32_precision is 'bf16'"),
+        (torch.backends.cuda.matmul, "allow_tf32", True, "cuda.matmul.fp32_precision is 'tf32'"),
+        (torch.backends.cuda.matmul, "fp32_precision", "tf32", "cuda.matmul.fp32_precision is 'tf32'"),
+        (torch.backends.mkldnn.matmul, "fp32_precision", "bf16", "mkldnn.matmul.fp32_precision is 'bf16'"),
+        (torch.backends, "fp32_precision", "tf32", "torch.backends.fp32_precision is 'tf32'"),
+        (torch.backends.cuda.matmul, "allow_fp16_accumulation", True, "allow_fp16_accumulation is set"),
+        (torch.backends.cuda.matmul, "fp32_precision", "ieee", None),
+    ],
+)
+def test_products_of_fewer_bits_than_the_clipping_norms_allow_for_are_refused(
+    tmp_path: Path, place: Any, name: str, value: Any, named: str | None
 ) -> None:
-    torch.set_float32_matmul_precision("high")
+    callback = privacy(tmp_path)
+    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, callbacks=[callback])
+    trainer.datamodule = _FixedBatches()  # type: ignore[attr-defined]
     try:
-        with pytest.raises(PrivateTrainingError, match="set_float32_matmul_precision"):
-            fit(tmp_path, UtteranceLM(base_model=tiny_model), data_module(corpus), [privacy(tmp_path)])
+        getattr(place, name)(value) if place is torch else setattr(place, name, value)
+        found = " ".join(refusals(trainer, LogicalBatchModule()))
+        assert (
+            re.search(f"{named}.*products are rounded.*leave out what sets it", found)
+            if named
+            else "rounded" not in found
+        )
     finally:
+        torch.backends.cuda.matmul.allow_fp16_accumulation = False
         torch.set_float32_matmul_precision("highest")
+        for reset in (torch.backends, torch.backends.cuda.matmul, torch.backends.mkldnn.matmul):
+            reset.fp32_precision = "none"  # type: ignore[attr-defined]
+    assert torch.get_float32_matmul_precision() == "highest" and not torch.backends.cuda.matmul.allow_tf32
 
 
 def test_nothing_private_and_no_seed_is_written(
