@@ -15,20 +15,23 @@ from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch.optim import Optimizer
 
 from callbacks.bound_checkpoints import BoundCheckpoints
-from callbacks.requirements import refusals, refuse_full_disk, refuse_scheduler
+from callbacks.closed_loggers import close_figures, open_loggers, opened
+from callbacks.requirements import monitors, refusals, refuse_full_disk, refuse_scheduler
 from callbacks.row_independence import check_row_independence
 from callbacks.untrained_state import UntrainedState
 from datamodules.batches.batch import LogicalBatch
+from datamodules.data_module import reads_public
 from datamodules.private_data import PrivateData
 from doppel.console.say import confirm
 from doppel.errors import UserError
 from doppel.privacy.checkpoint import privacy_state
+from doppel.privacy.ledger import Ledger
 from doppel.privacy.private_step import PrivateStep, PrivateTrainingError
 from doppel.privacy.session import PrivateSession, last_step, plan_stage
 from doppel.privacy.spec import MAX_GRAD_NORM, DPPlan, PrivacyArguments
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 from lightning_modules.training.loss_scale import StaticLossScale
-from lightning_modules.training.step_policy import ClosedStep, PlainStep
+from lightning_modules.training.step_policy import PlainStep
 
 __all__ = ["DifferentialPrivacy", "PrivateTrainingError"]
 
@@ -79,16 +82,23 @@ class DifferentialPrivacy(Callback):
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Refuse what would break the guarantee, before anything is computed; replace a gradient scaler.
 
-        ``validate`` and ``test`` spend nothing, and tell nothing of files that are not declared public.
+        From here on figures are closed that are not declared public: ``validate`` and ``test``, which spend nothing,
+        tell nothing of other files either.
         """
         self._paid = None
-        if stage != "fit":
-            if isinstance(pl_module, LogicalBatchModule):
-                pl_module.step_policy = ClosedStep(self.privacy.log_private_diagnostics)
-            return
-        reasons = refusals(trainer, pl_module, self.privacy.log_private_diagnostics)
+        reasons = refusals(trainer, pl_module, self.privacy.log_private_diagnostics) if stage == "fit" else []
         if reasons:
             raise PrivateTrainingError("a private run refuses this configuration: " + "; ".join(reasons))
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        if stage != "predict":
+            close_figures(trainer, pl_module, data, stage, self.privacy.log_private_diagnostics)
+        if stage != "fit":
+            if trainer.is_global_zero and stage != "predict" and not reads_public(data, stage):
+                self._note_diagnostics(stage)
+            return
+        if any(monitors(callback) for callback in trainer.callbacks):  # type: ignore[attr-defined]
+            # What logs a monitored figure is tried before a step is paid.
+            trainer.num_sanity_val_steps = max(trainer.num_sanity_val_steps, 1)
         precision = trainer.precision_plugin
         if isinstance(precision, MixedPrecision) and precision.precision == "16-mixed":
             self._loss_scale = self.privacy.fp16_loss_scale
@@ -132,7 +142,7 @@ class DifferentialPrivacy(Callback):
                 f"  C is {MAX_GRAD_NORM:g}, the default, which suits language models: for a classifier take "
                 "--privacy.max_grad_norm 1"
             )
-        for logger in trainer.loggers:
+        for logger in map(opened, trainer.loggers):
             logger.log_hyperparams({"privacy": {**self.spec.to_dict(), "scope": privacy.scope}})
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -202,7 +212,7 @@ class DifferentialPrivacy(Callback):
             self.spent = metrics["dp/epsilon"]
             if self.privacy.log_private_diagnostics and self.step is not None:
                 metrics["private/num_nonfinite"] = float(self.step.clipper.num_nonfinite)
-            for logger in trainer.loggers:
+            for logger in map(opened, trainer.loggers):
                 logger.log_metrics(metrics, step=trainer.global_step)
         elif trainer.global_step % math.ceil(self._last_step / 20) == 0:
             self.spent = self.session.epsilon
@@ -218,7 +228,8 @@ class DifferentialPrivacy(Callback):
         self._say()
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Give the module its ordinary step back."""
+        """Give the module its ordinary step back, and the trainer its loggers."""
+        open_loggers(trainer)
         if self.step is not None:
             self.step.close()
             self.step = self._untrained = None
@@ -262,6 +273,13 @@ class DifferentialPrivacy(Callback):
             return
         if self.session is not None and self._paid is not None and state["num_steps"] > 0:
             self.session.ledger.release(state["mechanism_id"], sha256=sha256, steps=state["num_steps"])
+
+    def _note_diagnostics(self, stage: str) -> None:
+        """Tell the ledger, where there is one, that figures of a private file leave beside what it paid for."""
+        path = Path(self.privacy.ledger_path or "")
+        if self.privacy.log_private_diagnostics and path.is_file():
+            text = f"the figures named private/… that {TrainerFn(stage).value} has logged are not covered"
+            Ledger(path).caveat(self.privacy.scope, text, voids=False)
 
     def _say(self, wanted_steps: int | None = None) -> None:
         """The guarantee in two lines, at the start and the end of every training; rank 0 has the ledger."""

@@ -16,6 +16,7 @@ from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_info
 
+from callbacks.closed_loggers import opened
 from callbacks.slurm_job import SlurmJob
 from doppel.errors import UserError
 
@@ -201,7 +202,7 @@ class Preemption(Checkpoint):
             else:
                 rank_zero_info(f"Requeued SLURM job {job}.")
         if trainer.is_global_zero:
-            for logger in trainer.loggers:
+            for logger in map(opened, trainer.loggers):
                 if isinstance(logger, WandbLogger):
                     logger.experiment.mark_preempting()
         status = EXIT_STATUS if trainer.is_global_zero or trainer.predicting else 0

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder, ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
@@ -18,6 +18,9 @@ from doppel.errors import UserError
 from doppel.privacy.private_step import PrivateTrainingError
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 from lightning_modules.training.strategy import LogicalBatchDDPStrategy
+
+#: Figures that follow public numbers alone, and that a callback may monitor.
+_PUBLIC = ("step", "epoch", "train/learning_rate")
 
 
 def refusals(trainer: pl.Trainer, module: pl.LightningModule, logs_private: bool = False) -> list[str]:
@@ -74,30 +77,45 @@ def refuse_full_disk(trainer: pl.Trainer) -> None:
         ) from error
 
 
-def _of_monitor(callback: object, data: object) -> list[str]:
-    """Against a callback that stops, saves or chooses by a number which follows private data exactly.
+def monitors(callback: object) -> list[str]:
+    """Return the names of the figures by which a callback stops, saves or chooses."""
+    given = getattr(callback, "monitor", None)
+    named = given if isinstance(given, list | tuple | set) else [given]
+    return [name for name in named if isinstance(name, str)]
 
-    What a private run lets out by itself follows public numbers and public files, and may choose. The other metrics
-    would be missing at the end of the first epoch, which is paid by then.
+
+def _of_monitor(callback: object, data: object) -> list[str]:
+    """Against a callback that stops, saves or chooses by a figure that is not public.
+
+    Allowed are figures of steps and of the validation file, if that is declared public: what is logged otherwise stays
+    in the process, and would be missing at the end of the first epoch, which is paid by then.
     """
-    monitor = getattr(callback, "monitor", None)
-    if not isinstance(monitor, str):
+    kind = type(callback).__name__
+    if isinstance(callback, LearningRateFinder | BatchSizeFinder):
+        return [
+            f"{kind}, which a Tuner adds, chooses by what private steps give; leave it out, and try settings on public "
+            "data"
+        ]
+    if getattr(data, "is_public", False):
         return []
-    if monitor.startswith("private/"):
-        why = (
-            "an exact private figure, which would choose what is released and when; leave its monitor out, or name a "
-            "metric of a public file"
+    reasons = []
+    for monitor in monitors(callback):
+        of_validation = monitor.startswith(("val/", "val_"))
+        if monitor in _PUBLIC or (of_validation and getattr(data, "val_is_public", False)):
+            continue
+        if monitor.startswith("private/"):
+            why = "an exact private figure, which would choose what is released and when"
+        elif of_validation:
+            why = "and the validation file is not declared public, so that no such figure leaves the process"
+        elif monitor.startswith("train/loss"):
+            why = "the loss of private data, which stays in the process"
+        else:
+            why = "which nothing declares public, so that it stays in the process"
+        reasons.append(
+            f"{kind} monitors {monitor!r}, {why}; leave its monitor out, or name a figure val/… of a public validation "
+            "file (data.val_is_public: true)"
         )
-    elif monitor.startswith("val/") and getattr(data, "val_is_public", None) is False:
-        why = (
-            "and the validation file is not declared public, so that no such figure leaves the process; leave its "
-            "monitor out, or set data.val_path to a public file and data.val_is_public: true"
-        )
-    elif monitor.startswith("train/loss"):
-        why = "the loss of private data, which stays in the process; leave its monitor out"
-    else:
-        return []
-    return [f"{type(callback).__name__} monitors {monitor!r}, {why}"]
+    return reasons
 
 
 def _of_module(module: pl.LightningModule) -> list[str]:
@@ -165,7 +183,7 @@ def _rounded() -> list[str]:
 
     Convolutions have a switch of their own, on by default: their norms are those of gradients as they were computed.
     """
-    backends = torch.backends
+    backends: Any = torch.backends
     places = {"": backends, "cuda.matmul.": backends.cuda.matmul, "mkldnn.matmul.": backends.mkldnn.matmul}
     found = {f"{name}fp32_precision": getattr(place, "fp32_precision", None) for name, place in places.items()}
     set_to = [f"torch.backends.{name} is {value!r}" for name, value in found.items() if value in ("tf32", "bf16")]

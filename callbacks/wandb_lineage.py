@@ -9,6 +9,7 @@ import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
 from lightning.pytorch.loggers import WandbLogger
 
+from callbacks.closed_loggers import opened
 from callbacks.differential_privacy import DifferentialPrivacy
 from callbacks.synthetic_writer import SyntheticWriter
 from callbacks.wandb_artifacts import artifact, harmless, use_artifact
@@ -72,7 +73,7 @@ class WandbLineage(Checkpoint):
 def _runs(trainer: pl.Trainer) -> list[Run]:
     """W&B runs of this process: those of rank 0."""
     loggers = trainer.loggers if trainer.is_global_zero else []
-    return [logger.experiment for logger in loggers if isinstance(logger, WandbLogger)]
+    return [logger.experiment for logger in map(opened, loggers) if isinstance(logger, WandbLogger)]
 
 
 def _privacy(trainer: pl.Trainer) -> dict[str, Any] | None:

@@ -240,6 +240,13 @@ def is_disclosable(data: object) -> bool:
     return bool(getattr(data, "is_public", False) or getattr(data, "is_released", False))
 
 
+def reads_public(data: object, verb: str) -> bool:
+    """Return whether all that a verb of Lightning reads is declared public: everything, or the file of ``validate`` or
+    ``test``."""
+    name = {"validate": "val_is_public", "test": "test_is_public"}.get(verb, "is_public")
+    return bool(getattr(data, "is_public", False) or getattr(data, name, False))
+
+
 def check_limits(**limits: int | None) -> None:
     """Refuse arguments below 1.
 

@@ -19,6 +19,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 from lightning.pytorch.utilities.model_helpers import is_overridden
 
+from callbacks.closed_loggers import close_figures
 from callbacks.differential_privacy import DifferentialPrivacy
 from callbacks.progress_lines import ProgressInPlace, ProgressLines
 from callbacks.slurm_job import SlurmJob
@@ -37,8 +38,6 @@ from doppel.errors import UserError
 from doppel.files import run_of
 from doppel.privacy.checkpoint import read_checkpoint
 from doppel.privacy.spec import PrivacyArguments
-from lightning_modules.training.logical_batch_module import LogicalBatchModule
-from lightning_modules.training.step_policy import ClosedStep
 from lightning_modules.training.strategy import LogicalBatchDDPStrategy
 
 CHECKPOINT = "lightning.pytorch.callbacks.ModelCheckpoint"
@@ -210,8 +209,14 @@ class DoppelCLI(LightningCLI):
         callbacks = _listed(given.get("callbacks"))
         if privacy is not None:
             callbacks = [DifferentialPrivacy(privacy), *callbacks]
-        elif not (getattr(self.datamodule, "is_public", False) or self._get(self.config_init, "not_private")):
-            self._protect()
+        is_public = getattr(self.datamodule, "is_public", False) or self._get(self.config_init, "not_private")
+        is_closed = privacy is None and not is_public
+        if is_closed and self.trains:
+            raise UserError(
+                "this training has no privacy, and its data are not declared public: give --privacy.target_epsilon "
+                "(a later --config may have taken privacy away), or data.init_args.is_public: true if anybody may see "
+                "them, or --not_private=true to train without a guarantee"
+            )
         if given.get("enable_progress_bar") is not False:
             others = [callback for callback in callbacks if not isinstance(callback, ProgressBar)]
             if not sys.stderr.isatty() or self._passes_over_private():
@@ -226,18 +231,10 @@ class DoppelCLI(LightningCLI):
                 if privacy is not None or not getattr(self.datamodule, "is_public", False):
                     quiet = {key: value for key, value in QUIET.items() if f"WANDB_{key.upper()}" not in os.environ}
                     logger._wandb_init["settings"] = quiet | dict(logger._wandb_init.get("settings") or {})
-        return super().instantiate_trainer(**{"callbacks": callbacks, **kwargs})
-
-    def _protect(self) -> None:
-        """Without privacy: train on nothing private, and tell nothing of it, if that was not asked for by name."""
-        if self.trains:
-            raise UserError(
-                "this training has no privacy, and its data are not declared public: give --privacy.target_epsilon "
-                "(a later --config may have taken privacy away), or data.init_args.is_public: true if anybody may see "
-                "them, or --not_private=true to train without a guarantee"
-            )
-        if isinstance(self.model, LogicalBatchModule):
-            self.model.step_policy = ClosedStep()
+        trainer = super().instantiate_trainer(**{"callbacks": callbacks, **kwargs})
+        if is_closed and self.subcommand != "predict":
+            close_figures(trainer, self.model, self.datamodule, str(self.subcommand))
+        return trainer
 
     def _passes_over_private(self) -> bool:
         """Whether it goes through private rows one after the other, whose number a progress bar would show.

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.trainer.states import TrainerFn
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor
 from torch.nn import Parameter
 from torch.optim.lr_scheduler import LRScheduler
 from torch.profiler import record_function
 
 from datamodules.batches.batch import LogicalBatch
+from datamodules.data_module import reads_public
 from doppel.errors import UserError
 from doppel.gradients import GradientReducer
 from doppel.half_weights import HalfWeights
 from doppel.privacy.checkpoint import KEY, privacy_state
+from doppel.privacy.private_step import PrivateTrainingError
 from lightning_modules.training.step_policy import PlainStep, StepPolicy
+
+#: Code between the call of a figure's logging and the module.
+_LOGGING = (__name__, "callbacks.closed_loggers", "lightning.pytorch.core.module")
 
 
 class LogicalBatchModule(LightningModule):
@@ -32,9 +39,10 @@ class LogicalBatchModule(LightningModule):
     Formal guarantees:
         A subclass keeps them if the loss of a row depends on that row and on public numbers alone (no mean over the
         batch, no batch statistics); rows keep their places, so that row i of what a trained layer takes and gives is
-        row i of the batch; every trainable parameter belongs to a layer that the clipper knows, which refuses others by
-        name; and what is computed from private batches is logged through :meth:`log_metric`, never through
-        ``self.log``.
+        row i of the batch; and every trainable parameter belongs to a layer that the clipper knows, which refuses
+        others by name. *Figures* are closed by default: of a private run :meth:`log`, ``log_dict``, :meth:`print` and
+        the trainer's loggers keep in the process whatever is not declared public, by :meth:`log_metric` or by all
+        data that are read, so that no callback can stop, save or choose by it.
     """
 
     #: Why this kind of model cannot be trained privately; None if it can.
@@ -49,6 +57,9 @@ class LogicalBatchModule(LightningModule):
         #: for it, None without privacy) and ``is_public`` (whether its data were declared public, None where it does
         #: not say); checkpoints keep it.
         self.origins: list[dict[str, Any]] = []
+        #: Names of the figures that were logged.
+        self.let_out: set[str] = set()
+        self._closed_at: set[str] = set()
         self._reducer: GradientReducer | None = None
         self._half_weights: HalfWeights | None = None
 
@@ -213,7 +224,7 @@ class LogicalBatchModule(LightningModule):
         if scheduler is not None:
             assert isinstance(scheduler, LRScheduler)
             scheduler.step()
-        self.log("train/learning_rate", optimizer.param_groups[0]["lr"])
+        self.log_metric("train/learning_rate", optimizer.param_groups[0]["lr"], is_public=True)
 
     def log_metric(self, name: str, value: Any, is_public: bool, **kwargs: Any) -> None:
         """Log a number if the policy lets it out, under the name that the policy gives it.
@@ -226,4 +237,66 @@ class LogicalBatchModule(LightningModule):
         """
         public_name = self.step_policy.metric_name(name, is_public)
         if public_name is not None:
-            self.log(public_name, value, **kwargs)
+            self.let_out.add(public_name)
+            super().log(public_name, value, **kwargs)
+
+    def log(self, name: str, value: Any, *args: Any, **kwargs: Any) -> None:
+        """Log as Lightning does, and so for ``log_dict`` and callbacks; of a private run nothing, for what does not say
+        that it is public may follow private rows.
+
+        Raises:
+            PrivateTrainingError: A callback of a private training waits for the figure.
+        """
+        public_name = self.closed_name(name, "self.log")
+        if public_name != name:
+            self._refuse_to_monitor(name)
+        if public_name is not None:
+            self.let_out.add(public_name)
+            super().log(public_name, value, *args, **kwargs)
+
+    def _refuse_to_monitor(self, name: str) -> None:
+        """Refuse a training whose callback waits for what was kept in."""
+        is_fit = self._trainer is not None and self._trainer.state.fn == TrainerFn.FITTING
+        for callback in self.trainer.callbacks if is_fit else ():  # type: ignore[attr-defined]
+            if getattr(callback, "monitor", None) == name:
+                raise PrivateTrainingError(
+                    f"{type(callback).__name__} monitors {name!r}, which self.log keeps in the process of a private "
+                    f"run: where it follows public rows alone, call self.log_metric({name!r}, value, "
+                    "is_public=batch.is_public)",
+                    about=type(self).__name__,
+                )
+
+    def print(self, *args: Any, **kwargs: Any) -> None:
+        """Print on rank 0; of a private run nothing, or what is asked for, named ``private/print``."""
+        name = self.closed_name("print", "self.print")
+        if name is not None:
+            super().print(*([] if name == "print" else [f"{name}:"]), *args, **kwargs)
+
+    def closed_name(self, name: str, call: str) -> str | None:
+        """Return the name under which a figure leaves that does not say whether it is public; None if it stays.
+
+        Args:
+            name: The figure's.
+            call: What was called, for the warning that it stays.
+        """
+        trainer: Any = self._trainer
+        is_public = trainer is not None and reads_public(trainer.datamodule, getattr(trainer.state.fn, "value", ""))
+        public_name = self.step_policy.metric_name(name, is_public)
+        if public_name is None:
+            self.say_closed(call)
+        return public_name
+
+    def say_closed(self, call: str) -> None:
+        """Warn, once for a line of code, of a call that tells nothing; its words may be private, so it is named by its
+        place."""
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_globals.get("__name__") in _LOGGING:
+            frame = frame.f_back
+        place = f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}"
+        if place not in self._closed_at:
+            self._closed_at.add(place)
+            rank_zero_warn(
+                f"{place}: {call} tells nothing of a private run, for nothing says that it is public: log a figure of "
+                "public rows by self.log_metric(name, value, is_public=batch.is_public); "
+                "privacy.log_private_diagnostics logs figures as private/…, which no ε covers"
+            )
