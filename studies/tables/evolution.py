@@ -28,7 +28,7 @@ import pandas as pd
 
 from commands.quality.frame import COLUMNS, write_csv
 from commands.run.experiment import load, shipped
-from commands.runs.yaml_files import ROOT
+from commands.runs.yaml_files import ROOT, public_names
 from datamodules.reading.attribute_codes import AttributeCodes, check_schema
 from datamodules.reading.columns import Columns
 from datamodules.reading.example import Example
@@ -118,8 +118,10 @@ def _judge(run: Path, system: str, reference: str, schema: str, parser: str) -> 
     """Compare the samples of a run again, by trees that a parser reads in them, if nobody has yet; exit status."""
     out = _parsed(run)
     told = [json.loads(file.read_text(encoding="utf-8")) for file in (run / "report.json", out) if file.is_file()]
-    read = [str(own.get("parser") or "") for own in told]  # in a report by its whole path, and a digest follows
-    if any(name == path or name.startswith(f"{path} ") for name in read for path in (parser, Path(parser).resolve())):
+    read = [str(own.get("parser") or "") for own in told]  # by its name or its path; in a report a digest follows
+    place = str(Path(parser).resolve())
+    known = {parser, place, public_names(place)}
+    if any(name == path or name.startswith(f"{path} ") for name in read for path in known):
         return 0
     seed = run.name.rpartition("=")[2]  # of the run's own comparison: the same human turns
     words = ["evaluate", "--synthetic", str(run / system / "samples.jsonl"), "--reference", reference]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from commands.quality import evaluate as command
-from commands.runs.systems import BASE_MODEL
+from commands.runs.yaml_files import ROOT
 from doppel.console.command import call
 from doppel.errors import DataError, UserError
 
@@ -91,11 +91,14 @@ def test_two_stage_file(
     values = json.loads(out.read_text())
     assert values.keys() >= KEYS
     assert not any(name.startswith("private/") for name in values)
-    assert values["featurizer"] == tiny_model
+    assert values["featurizer"] == Path(tiny_model).name
+    assert not [path for path in (tiny_model, str(tmp_path), str(ROOT)) if path in out.read_text()], (
+        "anybody may read it"
+    )
     assert (values["num_synthetic"], values["num_reference"], values["num_compared"]) == (40, 60, 40)
     assert values["valid_trees"] == pytest.approx(0.75)
     assert 0 < values["function_overlap"] < 1
-    assert 0 < values["mauve_tiny_model0"] <= 1 and values["judges"].endswith(", own_base: " + BASE_MODEL)
+    assert 0 < values["mauve_tiny_model0"] <= 1 and values["judges"].endswith(", own_base: models/base")
     assert values["trees"].startswith("sampled with the text")
     assert [path.name for path in out.parent.iterdir()] == ["report.json"]  # no temporary file is left
     table = capsys.readouterr().out.splitlines()

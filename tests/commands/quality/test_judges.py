@@ -100,8 +100,13 @@ def test_what_is_not_at_hand_is_a_note_and_no_failure(
         shutil.rmtree(models / name)
     values = values_of(tmp_path, REFERENCE, REFERENCE)
     assert values["judges"] is None and not [name for name in values if name.startswith(("mauve", "fluency"))]
-    for told in ("make base-135m", "pip install", "models/base"):
+    for told in (
+        "make base-135m",
+        "pip install",
+        "there is no mauve_own_base, the MAUVE by the generator's own base: model ",
+    ):
         assert any(told in note for note in values["notes"])
+    assert not [note for note in values["notes"] if str(models) in note], "anybody may read them"
 
 
 def test_a_report_names_every_judge_beside_its_value(models: Path, tmp_path: Path, capsys: Any) -> None:

@@ -98,7 +98,20 @@ def test_a_run_of_a_shared_ledger_is_exported_with_what_the_run_has_spent(
     (run / "ledger.jsonl").unlink()  # the configuration still names the shared one
     assert cli.main(["export", str(run / "fit"), str(tmp_path / "lost")]) == 0
     card = json.loads((tmp_path / "lost" / "privacy_card.json").read_text())
-    assert not card["private"] and "has no budget 'default' of this run" in card["statement"]
+    assert not card["private"] and "people.jsonl has no budget 'default' of this run" in card["statement"]
+    assert not [out for out in ("out", "lost") if str(tmp_path) in (tmp_path / out / "README.md").read_text()]
+
+
+def test_the_lines_that_load_a_model_of_ones_own_name_files_without_their_folders(
+    trained: Path, tmp_path: Path
+) -> None:
+    given = {"width": 64, "words": "/home/ana/clients/words.txt"}
+    content = yaml.safe_load((trained / "config.yaml").read_text())
+    content["model"] = {"class_path": "mine.Model", "init_args": given}
+    (trained / "config.yaml").write_text(yaml.safe_dump(content))
+    assert cli.main(["export", str(trained), str(tmp_path / "out")]) == 0
+    told = (tmp_path / "out" / "README.md").read_text()
+    assert "Model(width=64, words='words.txt')" in told and "/" not in told.replace("out/pytorch_model.bin", "")
 
 
 def test_a_folder_with_other_files_is_refused(trained: Path, tmp_path: Path) -> None:

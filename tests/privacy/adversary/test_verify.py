@@ -304,6 +304,16 @@ def test_what_no_step_made_is_not_covered_whatever_its_ending_or_place(
     assert name in (run / "privacy_card.txt").read_text().partition("Not covered")[2]
 
 
+def test_a_training_by_hand_that_released_nothing_covers_nothing(
+    own_private_run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The ledger of `fit` is whole; no step of `run` made a file that it vouches for."""
+    assert cli.main(["verify", str(own_private_run)]) == 0
+    told = capsys.readouterr().out
+    assert re.search(r"Covered files, by SHA-256:\n  nothing\n", told)
+    assert told.splitlines()[-2] == "VERIFIED" and re.match("Nothing covered: .*export", told.splitlines()[-1])
+
+
 def test_a_system_that_no_ledger_names_is_not_left_out_of_what_all_spend(run: Path) -> None:
     sample(run, "one_stage", is_paid=False)
     evaluate(run, "one_stage", {"mauve_own_base": 0.5})
