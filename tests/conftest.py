@@ -24,6 +24,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "doppel"))
 os.environ["DOPPEL_KEY"] = str(Path(_KEYS.name) / "key")
 
 
+@pytest.fixture(autouse=True)
+def no_other_run() -> None:
+    """Each test begins on a machine that knows of no run on its data."""
+    Path(_KEYS.name, "key.ledgers").unlink(missing_ok=True)
+
+
 @pytest.fixture
 def said() -> Iterator[list[str]]:
     """What Lightning and Doppel tell the user."""

@@ -143,7 +143,8 @@ def test_a_private_fit_leaves_a_checkpoint_and_files_readable_by_the_owner_alone
     (line,) = [text for text in said if text.startswith("one_stage 5/5 steps ")]
     assert line == f"one_stage 5/5 steps · ε {epsilon:.2f} of 8 · 0:00 left", "nothing of the data"
     assert f"model: {run / 'one_stage' / 'checkpoints' / 'last.ckpt'}" in said
-    assert any(text.startswith(f"PRIVATE, budget 'one_stage': spent ε = {epsilon:.3f} of 8 at δ") for text in said)
+    assert any(text.startswith("PRIVATE, budget 'one_stage': target ε = 8 at δ") for text in said)
+    assert any(text.endswith(f"; spent so far ε = {epsilon:.3f}") for text in said)
     assert any(text.startswith("next: python cli.py predict --config ") for text in said)
     assert not any("available: False" in text for text in said)
     assert not any("LeafSpec" in str(warning.message) for warning in recwarn)

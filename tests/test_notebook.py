@@ -48,7 +48,7 @@ def test_the_notebook_runs_and_its_record_is_that_of_the_run_folder(tmp_path: Pa
     num, columns, epsilon, metrics, page = json.loads(done.stdout.splitlines()[-1])
     folder = tmp_path / "runs" / "first"
     assert (num, columns, page) == (9, ["system", "utterance"], str(folder / "report.html"))
-    assert epsilon == pytest.approx(Ledger(folder / "ledger.jsonl").summary()["epsilon"])
+    assert epsilon == pytest.approx(Ledger(folder / "ledger.jsonl").summary()["target_epsilon"])
     assert metrics["one_stage"]["num_compared"] == 9
 
 

@@ -53,12 +53,12 @@ def build_report(record: RunRecord) -> dict[str, Any]:
         record: The run.
 
     Returns:
-        ``epsilon`` (the target), ``privacy`` (ε actually spent, of the two-stage system and of each, and what it
-        protects), both null without privacy; ``sampling``, ``resampling`` (of the trees), ``draws`` (how many texts,
-        and how many dropped) and ``metrics`` by system; ``left_out`` (why a system has no metrics); ``timings`` in
-        seconds by stage, but for those that read private text; and what was run. Files are called by their names, and
-        folders not at all, for anybody may read it. An adaptation also has ``parser_metrics`` by the system whose
-        samples taught the parser.
+        ``epsilon`` (the target), ``privacy`` (target and ε spent so far, of the two-stage system and of each; what
+        holds for all together; and what it protects), both null without privacy; ``sampling``, ``resampling`` (of the
+        trees), ``draws`` (how many texts, and how many dropped) and ``metrics`` by system; ``left_out`` (why a system
+        has no metrics); ``timings`` in seconds by stage, but for those that read private text; and what was run. Files
+        are called by their names, and folders not at all, for anybody may read it. An
+        adaptation also has ``parser_metrics`` by the system whose samples taught the parser.
 
     Raises:
         UserError: There is neither an evaluation nor a sample, or no ledger though the run is private.
@@ -112,7 +112,7 @@ def _privacy(ledger: dict[str, Any]) -> dict[str, Any]:
     return {
         **{k: main[k] for k in PRIVACY_FIELDS},
         "systems": scopes,
-        "epsilon_if_all_systems_are_released": ledger["epsilon"],
+        "epsilon_if_all_systems_are_released": ledger["target_epsilon"],
         "statement": ledger["statement"],
         "everything": ledger["everything"],
     }

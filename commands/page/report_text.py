@@ -77,17 +77,20 @@ def _table(report: dict[str, Any]) -> Table:
     for first in ("fluency_outliers", *independent, *_COLUMNS, *_OF_PARSERS, *own):
         names = (first, *INSTEAD.get(first, ()))
         columns += [n for n in names if any(values.get(n) is not None for values in rows.values())][:1]
-    table = Table(["", "ε spent", "protects one", *(measure(name).label for name in columns)])
+    table = Table(["", "ε", "spent so far", "protects one", *(measure(name).label for name in columns)])
     for name, values in rows.items():
         scope = scopes.get(system(name).scope, {})
-        spent = "not private" if scope.get("epsilon") is None else f"{scope['epsilon']:.4g}"
+        is_void = scope.get("epsilon") is None
+        spent = ["not private", None] if is_void else [f"{scope['target_epsilon']:.4g}", f"{scope['epsilon']:.4g}"]
         cells = [measure(column).show(values.get(column)) for column in columns]
-        table.rows.append([system(name).label, spent, scope.get("unit"), *cells])
+        table.rows.append([system(name).label, *spent, scope.get("unit"), *cells])
     human = {
         column: next(
             (v for values in report["metrics"].values() if (v := human_value(values, column)) is not None), None
         )
         for column in columns
     }
-    table.rows.append(["human requests", None, None, *(measure(name).show(value) for name, value in human.items())])
+    table.rows.append(
+        ["human requests", None, None, None, *(measure(name).show(value) for name, value in human.items())]
+    )
     return table

@@ -270,7 +270,7 @@ def privacy(record: RunRecord, card: Mapping[str, Any] | None = None) -> dict[st
 
     Returns:
         ``is_private``, ``is_verified``, ``reasons`` (why not), ``card``, None where there is none, and ``together``,
-        the ε of all systems where there are several.
+        the ε that holds for all systems where there are several.
     """
     none: dict[str, Any] = {"is_private": False, "is_verified": False, "card": None, "together": None}
     if not record.is_private:
@@ -285,7 +285,7 @@ def privacy(record: RunRecord, card: Mapping[str, Any] | None = None) -> dict[st
         "is_verified": card["verified"],
         "reasons": card["reasons"],
         "card": card,
-        "together": ledger_of(record).summary()["epsilon"] if len(budgets) > 1 else None,
+        "together": ledger_of(record).summary()["target_epsilon"] if len(budgets) > 1 else None,
     }
 
 

@@ -122,7 +122,8 @@ def _card(stage_dir: Path, checkpoint: Path, config: StageConfig) -> dict[str, A
         reasons.append(f"{made.path} was changed after {made.step} made it")
     if made is not None and made.budget != scope:
         reasons.append(f"{made.path} was made for budget {made.budget!r}, and its steps were charged to {scope!r}")
-    scopes = ledger.summary()["scopes"]
+    summary = ledger.summary()
+    scopes = summary["scopes"]
     if scope not in scopes:
         reasons.append(f"{ledger.path} has no budget {scope!r} of this run: give the run folder its {FILE_NAME} back")
     if reasons:
@@ -130,15 +131,19 @@ def _card(stage_dir: Path, checkpoint: Path, config: StageConfig) -> dict[str, A
         return {"private": False, "is_public": False, "statement": f"NOT PRIVATE: {why}"}
     spent = scopes[scope]
     statement = (
-        f"PRIVATE: all that was trained in budget {scope!r} is (ε = {spent['epsilon']:.4g}, δ = {spent['delta']:.3g})-"
-        f"differentially private under adding or removing {spent['protects']}"
+        f"PRIVATE: all that was trained in budget {scope!r} is (ε = {spent['target_epsilon']:.4g}, δ = "
+        f"{spent['delta']:.3g})-differentially private under adding or removing {spent['protects']}; spent so far: ε = "
+        f"{spent['epsilon']:.4g}"
     )
+    everything = summary["everything"]
+    statement += f"; {everything['short']}" if everything["short"] else ""
+    together = {name: everything[name] for name in ("epsilon", "target_epsilon", "delta", "accountant", "num_runs")}
     told = {"statement": statement, "scope": scope, "num_steps": state["num_steps"], "origins": origins}
     told["paid"] = {name: state[name] for name in ("scope", "mechanism_id", "num_steps")} | {"sha256": digest}
     run = RunRecord(run_of(stage_dir))
     taken = taken_as_given([config.model.get("base_model")], run.experiment.get("commit") or ())
     not_checked = [*([] if made is not None else [_BY_HAND]), *taken]
-    return {"private": True, **told, **spent, "not_checked": not_checked}
+    return {"private": True, **told, **spent, "everything": together, "not_checked": not_checked}
 
 
 def _ledger_path(stage_dir: Path, given: str | None) -> Path:

@@ -70,6 +70,15 @@ def rows(
         else:
             private = table_of(read_private(given, needs_label=True), codes)
             spec = privacy.plan_histogram(private.num_units, unit)
-            declare(book, privacy.scope, STAGE, spec, private_rows.fingerprint, NoisyMarginals, seed=privacy.seed)
+            declare(
+                book,
+                privacy.scope,
+                STAGE,
+                spec,
+                private_rows.fingerprint,
+                NoisyMarginals,
+                seed=privacy.seed,
+                total_epsilon=privacy.total_epsilon,
+            )
         model = found.fit(terms_of(codes.schema, unit, spec.num_units, spec.noise_multiplier), private, privacy.seed)
         draw_rows(out, model, codes.schema, found, num_rows, seed, Path(schema).name)

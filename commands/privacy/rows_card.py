@@ -33,8 +33,8 @@ def draw_rows(
 ) -> None:
     """Write rows that are drawn by releases, and beside them the releases and a card: post-processing.
 
-    In the card, ``epsilon`` is that of this release alone, ``scope_epsilon`` what everything in its budget costs
-    together; both are None where the guarantee is void.
+    In the card, ``epsilon`` is that of this release alone, ``scope_epsilon`` what everything in its budget has cost so
+    far; both are None where the guarantee is void. ``target_epsilon`` is what holds.
 
     Args:
         rows: The file.
@@ -141,11 +141,14 @@ def refuse_unpaid_rows(rows: Path, ledger: Ledger, scope: str) -> None:
 
 
 def _statement(summary: Mapping[str, Any], name: str) -> str:
-    """What a budget, and the ledger, has spent by now."""
+    """What a budget promises and has spent, and what the ledger and all runs on the same data do."""
     scope = summary["scopes"][name]
-    spent = f"ε = {scope['epsilon_of_mechanisms']:.4g} at δ = {scope['delta']:.3g}"
     if scope["voids"]:
-        spent = f"no ε, NOT PRIVATE: {'; '.join(scope['voids'])}"
-    elif summary["epsilon"] is not None and summary["epsilon"] > 1.001 * scope["epsilon"]:
+        return f"The budget {name} has no ε, NOT PRIVATE: {'; '.join(scope['voids'])}."
+    holds = f"(ε = {scope['target_epsilon']:.4g}, δ = {scope['delta']:.3g})-differentially private"
+    spent = f"spent so far: ε = {scope['epsilon']:.4g}"
+    if summary["epsilon"] is not None and summary["epsilon"] > 1.001 * scope["epsilon"]:
         spent += f", all of the ledger ε = {summary['epsilon']:.4g}"
-    return f"The budget {name} has spent {spent}, under adding or removing {scope['protects']}."
+    told = f"All that the budget {name} releases is {holds} under adding or removing {scope['protects']}; {spent}."
+    everything = summary["everything"]
+    return f"{told} {everything['statement']}" if everything["num_runs"] > 1 else told

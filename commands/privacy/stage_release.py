@@ -94,7 +94,8 @@ class StageRelease:
             ledger.caveat(privacy.scope, f"the exact {name} was released, which has no privacy guarantee", voids=True)
             return cls(turns, str(rows.unit), num_units, None, None, "")
         spec = privacy.plan_releases(num_units, str(rows.unit), sigma)
-        mechanism = declare(ledger, privacy.scope, stage, spec, rows.fingerprint, kind)
+        total = privacy.total_epsilon
+        mechanism = declare(ledger, privacy.scope, stage, spec, rows.fingerprint, kind, total_epsilon=total)
         return cls(turns, str(rows.unit), num_units, sigma, ledger, mechanism)
 
     def once(self, numbers: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
@@ -132,8 +133,10 @@ def declare(
     kind: type[GaussianRelease],
     planned_steps: int = 1,
     seed: int | None = None,
+    total_epsilon: float | None = None,
 ) -> str:
-    """Declare a mechanism in a ledger, or find the one that an interrupted run declared; a fixed seed voids its scope.
+    """Declare a mechanism in a ledger, or find the one that an interrupted run declared; a fixed seed voids its scope,
+    and a total limits what all on the same data cost.
 
     Returns:
         Its id.
@@ -145,6 +148,7 @@ def declare(
         planned_steps=planned_steps,
         data_fingerprint=fingerprint,
         kind=kind.kind,
+        total_epsilon=total_epsilon,
     )
     if seed is not None:
         text = f"the noise of {stage} was drawn from a fixed seed, and whoever reads it can subtract the noise"

@@ -95,8 +95,9 @@ def card(record: RunRecord, *, renews: bool = False) -> dict[str, Any]:
         renews: Whether report and page are about to be made anew, so that those that are there do not matter.
 
     Returns:
-        ``verified``, ``reasons`` (why not; none if verified), ``statement``, ``budgets`` (the guarantee of each, its
-        parameters and mechanisms), ``everything`` (what all runs of the ledger spend), ``covered`` (files with their
+        ``verified``, ``reasons`` (why not; none if verified), ``statement``, ``budgets`` (the guarantee of each: its
+        target, ``epsilon`` as it is spent so far, its parameters and mechanisms), ``everything`` (the same of all runs
+        on the same data that this machine knows of), ``covered`` (files with their
         SHA-256), ``not_covered`` (file → why), ``not_checked`` (what the card takes as given), what is so of every run,
         ``registry_entry`` (for OpenDP's registry of deployments, None unless verified), the digests of ledger and
         manifest, and when it was made.
@@ -160,7 +161,7 @@ def _budget(name: str, summary: Mapping[str, Any], reasons: list[str]) -> dict[s
     caveats = [text for text in scope["caveats"] if text not in scope["voids"]]
     if own and scope["delta"] * own[0]["num_units"] >= 1:
         caveats.append(f"δ = {scope['delta']:.3g} is not below 1/N: to publish one unit whole would satisfy it")
-    holds = f"(ε = {epsilon or 0:.4g}, δ = {scope['delta']:.3g})-differentially private"
+    holds = f"(ε = {scope['target_epsilon']:.4g}, δ = {scope['delta']:.3g})-differentially private"
     return {
         "guarantee": "NOT PRIVATE"
         if epsilon is None
@@ -215,7 +216,7 @@ def _registry_entry(content: Mapping[str, Any], summary: Mapping[str, Any]) -> d
 
     None where no one ε holds for all that was released, as of budgets that protect different units.
     """
-    if summary["epsilon"] is None:
+    if summary["target_epsilon"] is None:
         return None
     budgets = content["budgets"]
     first = next(iter(budgets.values()))
@@ -245,7 +246,7 @@ def _registry_entry(content: Mapping[str, Any], summary: Mapping[str, Any]) -> d
             "privacy_loss": {
                 "privacy_unit": first["privacy_unit"],
                 "privacy_unit_details": first["neighbouring_relation"],
-                "privacy_parameters": {"epsilon": summary["epsilon"], "delta": summary["delta"]},
+                "privacy_parameters": {"epsilon": summary["target_epsilon"], "delta": summary["delta"]},
                 "privacy_parameters_details": "; ".join(own["guarantee"] for own in budgets.values()),
             },
             "deployment_model": {
@@ -291,9 +292,8 @@ def render_card(content: Mapping[str, Any]) -> str:
         first, *others = [f"{value:.4g} by {by}" for by, value in own["epsilon_by_accountant"].items()] or [""]
         if first:
             checks = f"; a second accountant, whose bound may be looser or coarser, finds {', '.join(others)}"
-            lines.append(
-                f"  ε = {first} ({own['accountant']['library']}) of {own['target_epsilon']:g}{checks if others else ''}"
-            )
+            library = own["accountant"]["library"]
+            lines.append(f"  spent so far: ε = {first} ({library}){checks if others else ''}")
         lines += [
             f"  {m['stage']}: {m['mechanism']}, q = {m['sample_rate']:.4g}, σ = {m['noise_multiplier']:.4g}, "
             f"C = {m['max_grad_norm']:g}, B = {m['batch_size']}, N = {m['num_units']}, "

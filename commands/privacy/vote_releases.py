@@ -91,7 +91,8 @@ class VoteReleases:
             spec = plan_votes(privacy, self._num_units, rounds, self._unit)
             spec = replace(spec, noise_multiplier=known.key[1])
         fingerprint = self._rows.fingerprint
-        self._votes = declare(ledger, privacy.scope, STAGE, spec, fingerprint, NoisyVotes, rounds, privacy.seed)
+        terms = (NoisyVotes, rounds, privacy.seed, privacy.total_epsilon)
+        self._votes = declare(ledger, privacy.scope, STAGE, spec, fingerprint, *terms)
         self.noise_multiplier = spec.noise_multiplier
         released = contents(ledger, self._votes)
         self._kept = [*contents(ledger, ledger.mechanism_id(privacy.scope, SIZES)), *released]
@@ -145,8 +146,8 @@ class VoteReleases:
             bins, mechanism, sigma, ledger, privacy = list(self._labels), "", None, self._ledger, self._privacy
             if ledger is not None and privacy is not None:
                 spec, fingerprint = privacy.plan_histogram(self._num_units, self._unit), self._rows.fingerprint
-                seed, sigma = privacy.seed, spec.noise_multiplier
-                mechanism = declare(ledger, privacy.scope, SIZES, spec, fingerprint, NoisyHistogram, seed=seed)
+                sigma, terms = spec.noise_multiplier, (NoisyHistogram, 1, privacy.seed, privacy.total_epsilon)
+                mechanism = declare(ledger, privacy.scope, SIZES, spec, fingerprint, *terms)
                 if ledger.mechanisms[mechanism].done_steps:
                     return dict.fromkeys(bins, 1.0)
             rows = ((turn.unit, {turn.label: 1.0} if turn.label else {}) for turn in self._turns)

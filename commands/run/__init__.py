@@ -19,7 +19,8 @@ class Run:
         samples: Every sample of the run: ``system``, ``utterance``, and the ``parse`` or ``label`` that it was written
             from.
         metrics: System → name of a metric → value; a name with ``private/`` is of a figure that no ε covers.
-        epsilon: ε of all that was sampled together; None where the run is not private, or its ledger does not cover it.
+        epsilon: ε that holds for all that was sampled together; None where the run is not private, or its ledger does
+            not cover it.
         report: All that ``report.json`` holds, with the ε of each system.
         page: ``report.html``, for a browser.
     """

@@ -23,8 +23,9 @@ from doppel.privacy.spec import USUAL_RATE
 _FOLDERS = ("annotate_private", "code", "configs", "data", "report", "slurm")
 #: Of the field ``evolution``: what changes neither votes nor texts.
 _FREE_OF_EVOLUTION = ("limits", "key_variable", "batch_size")
-#: Keys that say how is logged, and how is sampled.
+#: Keys that say how is logged, what all runs together may cost, and how is sampled.
 _LOGGING = re.compile(r"(^|\.)trainer\.(logger|log_every_n_steps|enable_progress_bar)(\.|$)")
+_LIMIT = re.compile(r"(^|\.)privacy\.total_epsilon$")
 _SAMPLING = re.compile(r"(^|\.)sampling\.|^num_samples$")
 #: Likewise, what changes texts alone, which may be mended as long as nothing has voted for one.
 _OF_TEXTS = ("model", "examples", "num_examples", "temperature", "top_p", "max_new_tokens", "wording")
@@ -163,7 +164,8 @@ def refuse_to_mix(run: Path, old: Experiment, new: Experiment) -> None:
     Formal guarantees:
         A run's ledger pays for the steps that its settings promise. What may change is named one by one, and a stage or
         a system that the run has not begun may be described later; all else stays as it was. How is sampled and logged
-        is post-processing: it may change, the former until the run has samples, which are all of one kind.
+        is post-processing: it may change, the former until the run has samples, which are all of one kind. A total over
+        all runs changes no mechanism: it may change, too, and holds for what has not begun.
 
     Raises:
         UserError: A setting differs.
@@ -180,7 +182,12 @@ def refuse_to_mix(run: Path, old: Experiment, new: Experiment) -> None:
     for key, was, now in differences(ours, theirs):
         place, *rest = key.split(".")
         is_logging = _LOGGING.search(key) is not None
-        is_free = place in free or is_logging or (not has_samples and _SAMPLING.search(key) is not None)
+        is_free = (
+            place in free
+            or is_logging
+            or _LIMIT.search(key) is not None
+            or (not has_samples and _SAMPLING.search(key) is not None)
+        )
         is_new = place in ("variants", "stages") and rest[0] not in {*ours.get(place, {}), *begun}
         is_new |= place == "evolution" and (place not in old.systems or (bool(rest) and rest[0] in free_of_evolution))
         is_default = key == "data.unit" and {was, now} == {None, "utterance"}  # by its name

@@ -19,17 +19,22 @@ def tell_result(work: Work, seconds: float, is_verbose: bool = False) -> None:
     say(f"── {work.experiment.name} finished in {minutes(seconds)}")
     record = RunRecord(work.run)
     report = record.report() or {}
-    spent = (report.get("privacy") or {"systems": {}})["systems"]
+    privacy = report.get("privacy") or {"systems": {}}
     for step in work.steps if is_verbose else []:
         if step.kind == "fit":
             say(f"   model    {work.run / str(step.folder) / 'checkpoints' / 'last.ckpt'}")
     for system in systems_of(work.experiment):
         if system.learns:
-            epsilon = spent.get(system.scope, {}).get("epsilon")
-            cost = "NOT PRIVATE" if epsilon is None else f"ε {epsilon:.4g}"
+            own = privacy["systems"].get(system.scope, {})
+            is_void = own.get("epsilon") is None
+            cost = "NOT PRIVATE" if is_void else f"ε {own['target_epsilon']:.4g}, spent so far {own['epsilon']:.4g}"
             say(f"   samples  {work.run / system.name / 'samples.jsonl'} ({system.name}, {cost})")
             for sentence in sampling_warnings(record, system.name):
                 say(f"   warning  {sentence}")
+    if len(privacy["systems"]) > 1 and (whole := privacy.get("epsilon_if_all_systems_are_released")) is not None:
+        say(f"   together ε {whole:.4g}, which holds for all that the page shows")
+    if (everything := privacy.get("everything") or {}).get("num_runs", 1) > 1:
+        say(f"   note     {everything['statement']}")
     if (work.run / "report.html").is_file():
         say(f"   page     {work.run / 'report.html'}")
     card = report.get("card")

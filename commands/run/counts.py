@@ -18,7 +18,7 @@ from commands.runs.yaml_files import Settings
 
 #: What of the sections ``data`` and ``privacy`` concerns votes, and the noise of the labels' shares unless it is given.
 _ROWS = ("train_path", "unit", "unit_names", "columns", "keep_function", "keep_share", "limit_train_units", "redact")
-_BUDGET = ("delta", "accountant", "ledger_path", "seed")
+_BUDGET = ("delta", "accountant", "ledger_path", "total_epsilon", "seed")
 _OF_SIZES = ("histogram_noise_multiplier", "histogram_share")
 _SIZES = 10.0
 #: Words that nobody expected, of each system.

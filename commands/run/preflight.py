@@ -10,6 +10,7 @@ from pathlib import Path
 
 from commands.run.settings import systems_of
 from commands.run.sources import check_files, read_sources
+from commands.run.together import together
 from commands.run.training_plan import Readiness, outlook, readiness
 from commands.run.work import Work
 from commands.runs.yaml_files import dump
@@ -62,6 +63,8 @@ def check_data(work: Work, asks: bool = False) -> dict[str, Readiness | Outlook]
             warnings = [f"{system.name}: {votes.advice}"]
         for sentence in warnings:
             say(f"── warning: {sentence}")
+    if (told := together(work, plans)) is not None:
+        say(f"── note: {told}")
     hopeless = [name for name, plan in plans.items() if isinstance(plan, Readiness) and plan.is_hopeless]
     if asks and hopeless and not confirm(f"── Spend ε on {' and '.join(hopeless)} all the same?"):
         raise UserError("nothing was started, and nothing was spent")

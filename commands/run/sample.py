@@ -302,9 +302,10 @@ def _tell(record: RunRecord, system: System, drawn: Mapping[str, int], named: Pa
     if content is None:
         say("   NOT PRIVATE: the run has no ledger")
     else:
-        epsilon = content["budgets"].get(system.scope, {}).get("epsilon")
-        if epsilon is not None:
-            say(f"   ε of {system.scope} stays {epsilon:.4g}: more samples have no additional privacy cost")
+        budget = content["budgets"].get(system.scope, {})
+        if budget.get("epsilon") is not None:
+            target = f"{budget['target_epsilon']:g}"
+            say(f"   ε of {system.scope} stays {target}: more samples have no additional privacy cost")
         say(f"   card     {'VERIFIED' if content['verified'] else 'NOT VERIFIED: ' + content['reasons'][0]}")
     say(f"   page     {named / page.name}")
     say(f"   metrics  are those of {system.name}/samples.jsonl")

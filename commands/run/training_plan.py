@@ -185,7 +185,12 @@ def outlook(
         unit = str(data.get("unit") or "utterance")
         planned = _planned(experiment, privacy, count, ledger)
         sigma = known or plan_beside(privacy, count, settings.rounds, unit, ledger, planned).noise_multiplier
-    return replace(found, noise_multiplier=sigma)
+        plan = replace(
+            privacy.plan_releases(count, unit, sigma, settings.rounds),
+            histogram_noise_multiplier=privacy.histogram_noise(count),
+            words_noise_multiplier=privacy.words_noise(count),
+        )
+    return replace(found, noise_multiplier=sigma, plan=plan, beside=tuple(planned))
 
 
 def _num_trained(model: Mapping[str, Any]) -> int | None:

@@ -103,11 +103,11 @@ def tables(summary: dict[str, Any]) -> str:
         for name, s in summary["scopes"].items()
     ]
     statements, everything = [summary["statement"]], summary["everything"]
-    if everything["num_runs"] > 1 or everything["num_data_sets"] > 1:
-        statements.append(
-            f"This ledger serves {everything['num_runs']} run(s) on {everything['num_data_sets']} version(s) of the "
-            f"data, taken for the same people. {everything['statement']}"
-        )
+    if everything["num_data_sets"] > 1:
+        many = f"This ledger has {everything['num_data_sets']} versions of the data, taken for the same people."
+        statements.append(many)
+    if everything["num_runs"] > 1:
+        statements.append(everything["statement"])
     return "\n\n".join([*(_aligned(rows) for rows in (mechanisms, scopes) if rows), *statements])
 
 

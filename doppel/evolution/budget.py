@@ -108,6 +108,8 @@ class Outlook:
         votes_each: k, of each unit.
         rounds: T.
         noise_multiplier: σ; None without privacy.
+        plan: Of the budget; None without privacy.
+        beside: What the budget will pay before the votes.
     """
 
     num_units: int
@@ -116,6 +118,8 @@ class Outlook:
     votes_each: int
     rounds: int
     noise_multiplier: float | None
+    plan: DPPlan | None = None
+    beside: tuple[Mechanism, ...] = ()
 
     @property
     def votes(self) -> float:

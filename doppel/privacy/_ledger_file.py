@@ -35,6 +35,10 @@ class LedgerError(UserError):
     """The ledger cannot be read, locked or written, or is asked for something that contradicts it."""
 
 
+class BudgetExceededError(LedgerError):
+    """The next step would pass the scope's target epsilon; nothing was written and the step must not run."""
+
+
 @dataclass(frozen=True)
 class Release:
     """What a mechanism has given away.
@@ -89,6 +93,11 @@ class MechanismRecord:
         """Return what was spent so far, or so many `steps`."""
         return Mechanism(*self.key, self.done_steps if steps is None else steps)
 
+    @property
+    def promised(self) -> Mechanism:
+        """What it costs at most once it has begun: all its planned steps, wherever it stops; nothing before."""
+        return self.mechanism(max(self.done_steps, self.planned_steps) if self.done_steps else 0)
+
 
 class LedgerFile:
     """What the file says (`refresh` reads what was appended since), and the only way to append to it.
@@ -105,6 +114,7 @@ class LedgerFile:
         promises: Scope → what it may spend.
         mechanisms: Id → its record.
         caveats: Scope → what its epsilon does not cover, and whether that voids it.
+        ids: Scope → the random id of its run, which a copy of the file keeps.
     """
 
     def __init__(self, path: Path, lock_timeout: float) -> None:
@@ -113,6 +123,7 @@ class LedgerFile:
         self.promises: dict[str, PrivacyBudget] = {}
         self.mechanisms: dict[str, MechanismRecord] = {}
         self.caveats: dict[str, list[tuple[str, bool]]] = {}
+        self.ids: dict[str, str] = {}
         self._version: int | None = None
         self._since = hashlib.sha256()  # of the last chain and every byte since
         self._offset = 0
@@ -128,6 +139,10 @@ class LedgerFile:
     def spent(self, *scopes: str) -> list[Mechanism]:
         """Return what was spent in scopes."""
         return [record.mechanism() for scope in scopes for record in self.of_scope(scope)]
+
+    def has_begun(self, scope: str) -> bool:
+        """Return whether a scope has spent a step."""
+        return any(record.done_steps for record in self.of_scope(scope))
 
     def promise(self, scope: str) -> PrivacyBudget:
         """Return the budget of a scope.
@@ -217,6 +232,11 @@ class LedgerFile:
         body = json.dumps({"v": VERSION, **record, "time": now}).encode()[:-1]
         self._write(body + _CHAIN + f'{self._chain_of(body)}"}}\n'.encode())
 
+    def caveat(self, scope: str, text: str, voids: bool) -> None:
+        """Append a caveat that is not there. The lock must be held."""
+        if (text, voids) not in self.caveats.get(scope, []):
+            self.append({"type": "caveat", "scope": scope, "text": text, "voids": voids})
+
     def _write(self, data: bytes) -> None:
         is_new = not self.path.exists()
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
@@ -275,12 +295,13 @@ class LedgerFile:
         match kind:
             case "budget":
                 declared = self.of_scope(record["scope"])
-                if any(known.done_steps for known in declared):
+                if self.has_begun(record["scope"]):
                     raise self._damaged("it changes what a budget may spend that has spent some of it")
                 for known in declared:
                     del self.mechanisms[known.id]
                 terms = {own.name: record[own.name] for own in fields(PrivacyBudget)}
                 self.promises[record["scope"]] = PrivacyBudget(**terms)
+                self.ids |= {record["scope"]: str(record["run"])} if "run" in record else {}
             case "mechanism":
                 opened = MechanismRecord(record.pop("id"), record.pop("scope"), record.pop("stage"), record)
                 opened.mechanism()

@@ -2,7 +2,8 @@
 
 The file holds JSON lines of five types, each chained to the lines before it (see `doppel.privacy._ledger_file`):
 
-- `budget`: what one *scope* (one released system, such as "two_stage") may spend: epsilon, delta, accountant, unit.
+- `budget`: what one *scope* (one released system, such as "two_stage") may spend: epsilon, delta, accountant, unit; and
+  a random id of the run.
 - `mechanism`: one stage of a scope: unit, rows of a unit that a step uses, q, sigma, C, batch size, number of
   units, planned steps, data fingerprint. Both are written once; again, under other terms, only before the first step.
 - `spend`: one step of a mechanism that is about to run; or one that has run in memory, with its `content`: the
@@ -22,29 +23,29 @@ Formal guarantees:
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from doppel.privacy._ledger_file import LedgerError, LedgerFile, MechanismRecord, Release
+from doppel.privacy._ledger_file import BudgetExceededError, LedgerError, LedgerFile, MechanismRecord, Release
+from doppel.privacy._ledger_notes import find_known
 from doppel.privacy._ledger_sharing import follow, join
-from doppel.privacy._ledger_summary import compose, summarise
+from doppel.privacy._ledger_summary import Coming, compose, everything, summarise
+from doppel.privacy._ledger_total import admit_to_all, noted
 from doppel.privacy.accounting import Mechanism
 from doppel.privacy.fingerprint import key_path, keyed_fingerprint
 from doppel.privacy.spec import DPPlan, PrivacyBudget
 
-__all__ = ["BudgetExceededError", "Ledger", "LedgerError", "MechanismRecord", "Release", "join"]
+__all__ = ["BudgetExceededError", "Coming", "Ledger", "LedgerError", "MechanismRecord", "Release", "join"]
 
 _RECORDED = (
     "unit", "max_rows_per_unit", "sample_rate", "noise_multiplier", "max_grad_norm", "batch_size", "num_units",
 )  # fmt: skip
-
-
-class BudgetExceededError(LedgerError):
-    """The next step would pass the scope's target epsilon; nothing was written and the step must not run."""
 
 
 class Ledger:
@@ -62,6 +63,7 @@ class Ledger:
         self.path, self._prefix = follow(Path(path))
         self._file = LedgerFile(self.path, lock_timeout)
         self._opened: dict[str, dict[str, Any]] = {}  # what this process declared, and noises its steps by
+        self._totals: dict[str, float] = {}  # of such mechanisms, what all on the same data may cost together
         # Scope and budget → totals of steps that cost at most its target; and so do any smaller ones.
         self._known_to_fit: dict[tuple[str, PrivacyBudget], Counter[tuple[float, float]]] = {}
 
@@ -110,6 +112,7 @@ class Ledger:
         planned_steps: int,
         data_fingerprint: str,
         kind: str = "poisson_subsampled_gaussian",
+        total_epsilon: float | None = None,
     ) -> str:
         """Declare a mechanism, or find the one that an interrupted run declared. Spends nothing.
 
@@ -124,11 +127,14 @@ class Ledger:
             planned_steps: Steps that this stage will take.
             data_fingerprint: Identifies the private data (a hash, never content).
             kind: What the mechanism is, for the reader of the ledger.
+            total_epsilon: What all budgets on the same data may cost together, see
+                :func:`~doppel.privacy._ledger_total.admit_to_all`.
 
         Returns:
             The mechanism's id, see :meth:`mechanism_id`.
 
         Raises:
+            BudgetExceededError: The mechanism has not begun, and would pass that.
             LedgerError: The scope or the stage has spent a step under other parameters, or the file is unreadable.
         """
         if not scope or not stage or not f"{scope}{stage}".isprintable():
@@ -145,18 +151,29 @@ class Ledger:
         steps = {"planned_steps": planned_steps, "data_fingerprint": keyed_fingerprint(data_fingerprint)}
         fields = {"kind": kind, **{name: numbers[name] for name in _RECORDED}, **steps}
         with self._file.locked():
-            budget = self._file.promises.get(scope)
-            if budget is not None and any(record.done_steps for record in self._file.of_scope(scope)):
-                self._refuse_change(f"scope {scope!r}", asdict(budget), promise)
+            budget, known = self._file.promises.get(scope), self._file.mechanisms.get(mechanism_id)
+            if self._file.has_begun(scope):
+                self._refuse_change(f"scope {scope!r}", asdict(self._file.promise(scope)), promise)
             if budget is None or asdict(budget) != promise:
-                self._file.append({"type": "budget", "scope": scope, **promise})
-            known = self._file.mechanisms.get(mechanism_id)
+                own = (run for name, run in self._file.ids.items() if name.startswith(self._prefix))
+                run = next(own, None) or secrets.token_hex(8)
+                self._file.append({"type": "budget", "scope": scope, **promise, "run": run})
+                known = self._file.mechanisms.get(mechanism_id)
             if known is not None and known.done_steps:
                 self._refuse_change(f"mechanism {mechanism_id!r}", known.fields, fields)
             elif known is None or known.fields != fields:
                 names = {"id": mechanism_id, "scope": scope, "stage": stage}
                 self._file.append({"type": "mechanism", **names, **fields})
-            self._opened[mechanism_id] = self._file.mechanism(mechanism_id).fields
+            opened = self._file.mechanism(mechanism_id)
+            self._opened[mechanism_id] = opened.fields
+            if total_epsilon is not None:
+                self._totals[mechanism_id] = total_epsilon
+            if opened.done_steps:  # which an earlier version has begun, or in another folder
+                with noted(self._file, self._prefix, opened):
+                    pass
+            elif total_epsilon is not None:
+                coming = [opened.mechanism(planned_steps)] if self._file.has_begun(scope) else spec.mechanisms()
+                admit_to_all(self._file, self._prefix, opened, total_epsilon, coming)
         return mechanism_id
 
     def spend(self, mechanism_id: str, content: Mapping[str, Any] | None = None) -> None:
@@ -181,7 +198,11 @@ class Ledger:
                 )
             self._admit(known)
             told = {} if content is None else {"content": content}
-            self._file.append({"type": "spend", "mechanism": mechanism_id, "steps": 1, **told})
+            total = self._totals.get(mechanism_id)
+            is_beyond = total is not None and known.done_steps >= known.planned_steps
+            is_new = known.done_steps == 0 or is_beyond
+            with noted(self._file, self._prefix, known, total) if is_new else contextlib.nullcontext():
+                self._file.append({"type": "spend", "mechanism": mechanism_id, "steps": 1, **told})
 
     def release(
         self,
@@ -229,7 +250,14 @@ class Ledger:
         made = Counter(other.key for other in self._file.of_scope(record.scope) if other.done_steps)
         waiting = Counter((m.sample_rate, m.noise_multiplier) for m in later) - made  # of equal ones, so many
         spent = [*self._file.spent(record.scope), *(Mechanism(*key, count) for key, count in waiting.items())]
-        return self._file.promise(record.scope).remaining_steps(spent, *record.key, limit=record.planned_steps)
+        room = self._file.promise(record.scope).remaining_steps(spent, *record.key, limit=record.planned_steps)
+        planned = max(0, record.planned_steps - record.done_steps)
+        if room > planned and (total := self._totals.get(mechanism_id)) is not None:
+            try:  # what a crash has lost can be made up for where the total affords that, too
+                admit_to_all(self._file, self._prefix, record, total, [record.mechanism(room - planned)])
+            except BudgetExceededError:
+                return planned
+        return room
 
     def caveat(self, scope: str, text: str, voids: bool) -> None:
         """Record what the guarantee of a scope does not cover, for every reader of the ledger.
@@ -240,10 +268,8 @@ class Ledger:
             voids: Whether the scope releases something about the private data without noise: its summary then states
                 no epsilon.
         """
-        scope = self._prefix + scope
         with self._file.locked():
-            if (text, voids) not in self._file.caveats.get(scope, []):
-                self._file.append({"type": "caveat", "scope": scope, "text": text, "voids": voids})
+            self._file.caveat(self._prefix + scope, text, voids)
 
     def voids(self, scope: str) -> list[str]:
         """Return what voids the epsilon of a scope, in words; none of it may be stated where there is any."""
@@ -262,7 +288,21 @@ class Ledger:
         """
         self._file.refresh()
         scopes = list(self._file.promises) if scope is None else [self._prefix + scope]
-        return compose(self._file, scopes)[0] if scopes else 0.0
+        return compose([(self._file, name) for name in scopes]).epsilon if scopes else 0.0
+
+    def everything(self, coming: Sequence[Coming] = (), data_fingerprints: Iterable[str] = ()) -> dict[str, Any]:
+        """Return what all runs on the same data cost together, as far as this machine knows of them, and a statement.
+
+        Args:
+            coming: What this run is about to spend beside what is on file.
+            data_fingerprints: Of its data, where no mechanism is on file.
+
+        Returns:
+            See :func:`~doppel.privacy._ledger_summary.everything`.
+        """
+        self._file.refresh()
+        data = [keyed_fingerprint(own) for own in data_fingerprints]
+        return everything(self._file, self._prefix, find_known(self._file, data), coming=coming)
 
     def summary(self, voids: Mapping[str, Sequence[str]] = MappingProxyType({})) -> dict[str, Any]:
         """Return everything on file, ready for JSON, see :func:`~doppel.privacy._ledger_summary.summarise`.
@@ -272,7 +312,7 @@ class Ledger:
                 samples of weights that nobody paid for. A scope that is not on file is NOT PRIVATE.
         """
         self._file.refresh()
-        return summarise(self._file, self._prefix, voids)
+        return summarise(self._file, self._prefix, voids, find_known(self._file))
 
     def _admit(self, record: MechanismRecord) -> None:
         """Let one more step of a mechanism be written.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from doppel.files import sha256_of
-from doppel.privacy.ledger import BudgetExceededError, Ledger
+from doppel.privacy.ledger import BudgetExceededError, Coming, Ledger
 from doppel.privacy.private_step import PrivateTrainingError
 from doppel.privacy.spec import DPPlan, PrivacyArguments
 
@@ -133,6 +133,7 @@ class PrivateSession:
             spec=self.plan,
             planned_steps=planned_steps,
             data_fingerprint=data.data_fingerprint,
+            total_epsilon=privacy.total_epsilon,
         )
         for text, voids in caveats:
             self.ledger.caveat(privacy.scope, text, voids=voids)
@@ -167,16 +168,34 @@ class PrivateSession:
         }
 
     def statement(self, wanted_steps: int | None = None) -> list[str]:
-        """State the guarantee in two lines: of a training of so many steps, or, without a number, what is spent."""
+        """State the guarantee: of a training of so many steps, or, without a number, of one that has come to its end.
+
+        Formal guarantees:
+            The target is what is proven wherever the training stops, also if somebody stops it because of what it has
+            shown. ε spent so far stands beside it: it is a bound only where no output has decided when to stop.
+
+        Returns:
+            Two lines, and a third one where other runs on the same data are known.
+        """
         scope, plan, target = self.privacy.scope, self.plan, self.privacy.target_epsilon
         if void := self.ledger.voids(scope):
             return [f"NOT PRIVATE, budget {scope!r}: {'; '.join(void)}"]
-        epsilon = f"spent ε = {self.epsilon:.3f} of {target:g}" if wanted_steps is None else f"target ε = {target:g}"
+        spent = f"; spent so far ε = {self.epsilon:.3f}" if wanted_steps is None else ""
         return [
-            f"PRIVATE, budget {scope!r}: {epsilon} at δ = {plan.budget.delta:.3g}",
+            f"PRIVATE, budget {scope!r}: target ε = {target:g} at δ = {plan.budget.delta:.3g}{spent}",
             f"  for one {plan.budget.unit} more or less; N = {plan.num_units}, σ = {plan.noise_multiplier:.4g}, "
             f"{self.num_spent if wanted_steps is None else wanted_steps} steps of ~{plan.expected_batch_size}",
+            *self._with_others(),
         ]
+
+    def _with_others(self) -> list[str]:
+        """What all runs on the same data come to, this training with all its steps; nothing where there is no other."""
+        own = self.ledger.mechanisms[self.mechanism_id]
+        has_begun = bool(self.ledger.spent(self.privacy.scope))
+        whole = [own.mechanism(own.planned_steps)] if has_begun else self.plan.mechanisms()
+        coming = [] if own.done_steps else [Coming(self.privacy.scope, self.plan.budget, whole)]
+        short = self.ledger.everything(coming)["short"]
+        return [f"  {short}"] if short else []
 
 
 def notes_on_origins(ledger: Ledger, scope: str, origins: Sequence[Mapping[str, Any]]) -> list[tuple[str, bool]]:

@@ -48,6 +48,9 @@ class PrivacyArguments:
         accountant: ``pld`` (tightest), ``prv`` or ``rdp`` (the paper's).
         ledger_path: Ledger that records what is spent; one may serve all runs on the same people. With ``--run_dir
             RUN/STAGE`` null is $DOPPEL_LEDGER, if set when the run begins, else RUN/ledger.jsonl.
+        total_epsilon: ε of all budgets of a run, and of all runs on the same data that this machine knows of, together;
+            what would pass it is refused before anything is paid. Null: no limit, and every card says what they come
+            to. Another file, or other rows or columns of it, are other data: give their runs one ``ledger_path``.
         scope: Name of the budget, usually the released system. Each budget has its own target, and the ledger also
             composes all of them.
         stage: Name of this training in the ledger. With ``--run_dir RUN/STAGE`` it is STAGE.
@@ -72,6 +75,7 @@ class PrivacyArguments:
     max_grad_norm: float = MAX_GRAD_NORM
     accountant: Accountant = "pld"
     ledger_path: str | None = None
+    total_epsilon: float | None = None
     scope: str = "default"
     stage: str | None = None
     log_private_diagnostics: bool = False
@@ -86,6 +90,11 @@ class PrivacyArguments:
         if math.isnan(self.target_epsilon):
             raise UserError(
                 "privacy has no target_epsilon: give --privacy.target_epsilon (a later --config may have taken it away)"
+            )
+        if self.total_epsilon is not None and not self.target_epsilon <= self.total_epsilon < math.inf:
+            raise UserError(
+                f"total_epsilon is {self.total_epsilon:g}: give a finite number of at least target_epsilon, "
+                f"{self.target_epsilon:g}"
             )
         if not 1.0 <= self.fp16_loss_scale < math.inf:
             raise UserError(f"fp16_loss_scale is {self.fp16_loss_scale}: give a finite number of at least 1")

@@ -186,7 +186,7 @@ def _ledger(path: Path) -> Iterator[str]:
     fingerprints: dict[str, int] = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
-        for name in ("time", "chain"):
+        for name in ("time", "chain", "run"):
             record.pop(name, None)
         for name in record:
             if name in ("data_fingerprint", "sha256"):

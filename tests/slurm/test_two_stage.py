@@ -183,15 +183,19 @@ def test_an_overlay_that_experiment_and_site_both_name_counts_once(experiment: P
 def test_a_run_ends_with_what_paid_for_each_system_and_says_what_nothing_paid_for(
     experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    systems = {"one_stage": {"epsilon": 7.9}, "two_stage": {"epsilon": 7.8}, "labels": {"epsilon": None}}
-    (tmp_path / "report.json").write_text(json.dumps({"privacy": {"systems": systems}}))
+    spent = {"one_stage": 7.9, "two_stage": 7.8, "labels": None}
+    systems = {name: {"epsilon": value, "target_epsilon": 8} for name, value in spent.items()}
+    others = {"num_runs": 2, "statement": "With 1 other run on these data: 12.1."}
+    privacy = {"systems": systems, "epsilon_if_all_systems_are_released": 10.62, "everything": others}
+    (tmp_path / "report.json").write_text(json.dumps({"privacy": privacy}))
     (tmp_path / "labels.txt").write_text("yes\nno\n")
     names = ["one_stage", "two_stage", "unconstrained", "labels"]
     given = replace(load(experiment), systems=names, labels=str(tmp_path / "labels.txt"))
     tell_result(begin(given, tmp_path, load_site(None, {})), 1.0)
     told = capsys.readouterr().out
-    assert "(one_stage, ε 7.9)\n" in told and "(labels, NOT PRIVATE)\n" in told
-    assert "(unconstrained, ε 7.8)\n" in told, "it samples from the models of two_stage"
+    assert "(one_stage, ε 8, spent so far 7.9)\n" in told and "(labels, NOT PRIVATE)\n" in told
+    assert "(unconstrained, ε 8, spent so far 7.8)\n" in told, "it samples from the models of two_stage"
+    assert "together ε 10.62, which holds for all" in told and "With 1 other run on these data: 12.1." in told
 
 
 @pytest.mark.parametrize(

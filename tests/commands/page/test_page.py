@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from page_content import Element, make_samples, read_html
-from run_folders import edit_manifest, end_step, evaluate, make_run, sample
+from run_folders import FINGERPRINT, edit_manifest, end_step, evaluate, make_run, sample, spec
 
 import cli
 from commands.page import charts
@@ -20,6 +20,8 @@ from commands.quality.measures import measure
 from commands.runs.steps import File
 from doppel.grammar import generate
 from doppel.lispress import function_types
+from doppel.privacy.accounting import Mechanism, compute_epsilon
+from doppel.privacy.ledger import Ledger
 
 TREES = [{"utterance": f"say {i}", "parse": "(Yield (Ask))"} for i in range(20)]
 LEFT_OUT = ("AttendeeListHasRecipient", "UpdateCommitEventWrapper", "DeleteCommitEventWrapper")
@@ -370,6 +372,35 @@ def test_epsilon_stands_where_the_card_vouches_for_it_and_else_why_not(tmp_path:
         if not is_vouched:
             assert badge.startswith("NOT PRIVATE: ") and "has no release of it" in badge
             assert "NOT PRIVATE" in card and "epsilon = 2" not in read.words
+
+
+def test_epsilon_of_all_systems_and_of_all_runs_on_the_same_data_stands_on_the_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    make_run(run, metrics={"one_stage": {}, "two_stage": {}}, done=10)
+    (run / "experiment.yaml").write_text("name: mine\nsystems: [one_stage, two_stage]\nepsilon: 3.0\n")
+    for name in ("one_stage", "two_stage"):
+        sample(run, name)
+        evaluate(run, name, {"mauve_own_base": 0.5})
+    own = Ledger(run / "ledger.jsonl")
+    other, terms = (
+        Ledger(tmp_path / "other" / "ledger.jsonl"),
+        {"scope": "one_stage", "stage": "fit", "spec": spec(3.0)},
+    )
+    other.spend(other.open(**terms, planned_steps=20, data_fingerprint=FINGERPRINT))
+    (line,) = (m["data_fingerprint"] for m in own.summary()["mechanisms"] if m["scope"] == "one_stage")
+    assert line == other.summary()["mechanisms"][0]["data_fingerprint"]
+    mechanism = Mechanism(spec(3.0).sample_rate, spec(3.0).noise_multiplier, 20)
+    systems, runs = (compute_epsilon([mechanism] * number, 1e-5, "rdp") for number in (2, 3))
+    assert cli.main(["verify", str(run)]) == 0
+    told = capsys.readouterr().out
+    assert f"(epsilon = {systems:.4g}, " in told and "With 1 other run on these data" in told
+    assert f"(epsilon = {runs:.4g}, " in told and "together is (ε = 3, " in told and "spent so far: ε = " in told
+    badge = page(run).all("p", class_="badge")[0].words
+    assert badge.startswith(f"VERIFIED · ε = {systems:.4g} for all systems together, as on this page · "), badge
+    assert f"ε = 3 (spent so far {own.epsilon('one_stage'):.4g})" in badge
+    assert f"with 1 other run on these data: ε = {runs:.4g} at δ = 1e-05" in badge
 
 
 def test_a_run_without_privacy_says_so_first(grammar_page: Element) -> None:

@@ -32,8 +32,10 @@ from commands.runs import yaml_files
 from commands.runs.run_folder import has_begun
 from commands.runs.steps import File
 from commands.runs.systems import BASE_MODEL, system
+from datamodules.training_rows import TrainingRows
 from doppel.errors import UserError
 from doppel.grammar import generate
+from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import plan
 
 OWN = str(shipped("own-data"))
@@ -213,6 +215,36 @@ def test_a_check_ends_with_what_each_system_will_do(
     assert float(one.split("σ ")[1].split(",")[0]) == pytest.approx(sigma, abs=5e-4)
     assert two.startswith("hopeless: two_stage, 50 users, B 2, 75 steps, σ ")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.filterwarnings("ignore:delta")
+def test_what_all_systems_and_all_runs_on_the_same_data_come_to_is_told_and_limited_before_it_is_paid(
+    users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimate, "forecast", lambda *_: (1.0, 3.0, 0))
+    run = tmp_path / "run"
+    assert called(users, run, "--check") == 0
+    alone = re.search(r"together, one_stage, two_stage come to ε = ([\d.]+) at δ", capsys.readouterr().out)
+    assert alone is not None and float(alone[1]) > 8
+    limits = {"systems": ["one_stage"], "privacy.total_epsilon": 8.5}
+    assert called(users, run, "--check", **limits) == 0 and "together" not in capsys.readouterr().out
+    for mode in ("--check", "--local"):
+        assert called(users, run, mode, **{"privacy.total_epsilon": 8.5}) == 2
+        told = capsys.readouterr()
+        assert "past privacy.total_epsilon = 8.5" in told.err and "ready" not in told.out
+    assert not run.exists()
+
+    data = TrainingRows.from_config({"train_path": str(users), "unit": "user"}).fingerprint
+    ledger, spec = Ledger(tmp_path / "earlier" / "ledger.jsonl"), plan(50, 2, 1, 8.0, accountant="rdp", unit="user")
+    ledger.spend(ledger.open(scope="s", stage="fit", spec=spec, planned_steps=25, data_fingerprint=data))
+    assert called(users, run, "--check", systems=["one_stage"]) == 0
+    told = capsys.readouterr().out
+    both = re.search(r"together, one_stage and 1 other run on these data come to ε = ([\d.]+) at δ", told)
+    assert both is not None and float(both[1]) > 8.5
+    assert called(users, run, "--check", **limits) == 2
+    assert "With 1 other run on these data: " in (told := capsys.readouterr().err) and "earlier/s" in told
+    before = load(shipped("own-data"), {"data.train_path": "a.csv", "data.unit": "user"})
+    refuse_to_mix(run, before, replace(before, privacy={**before.privacy, "total_epsilon": 12.0}))
 
 
 def test_a_batch_that_wastes_the_budget_is_told_and_the_usual_one_is_not(

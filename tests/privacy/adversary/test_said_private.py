@@ -88,7 +88,8 @@ def test_a_private_training_says_its_guarantee_at_start_and_end(
     monkeypatch.setattr(Ledger, "voids", lambda ledger, scope: [])  # of the test's seeds
     fit(tmp_path, UtteranceLM(base_model=tiny_model), data_module(corpus), [privacy(tmp_path)], max_epochs=1)
     first, last = [text for text in said if text.startswith("PRIVATE, budget 'default': ")]
-    assert "target ε = 8" in first and f"spent ε = {Ledger(tmp_path / 'ledger.jsonl').epsilon('default'):.3f}" in last
+    spent = f"; spent so far ε = {Ledger(tmp_path / 'ledger.jsonl').epsilon('default'):.3f}"
+    assert "target ε = 8" in first and last == f"{first}{spent}"
     terms = [text for text in said if text.startswith("  for one utterance more or less; N = 60, σ = ")]
     assert len(terms) == 2 and all(" 5 steps of " in line for line in terms), terms
     assert all(len(line) <= 77 for line in (first, last, *terms)), "80 columns, with what a run puts before them"

@@ -77,8 +77,7 @@ def test_the_ledger_tells_what_holds_for_a_release_for_a_run_and_for_everything(
     told = tables(Ledger(find(second)).summary())
     for number, digits in ((epsilon(20), ".3f"), (epsilon(40), ".4g"), (epsilon(60), ".4g")):
         assert f"{number:{digits}}" in told
-    assert "2 run(s) on 1 version(s) of the data" in told
-    assert "first" not in told.split("This ledger serves")[0]
+    assert "first" not in told.split("With 1 other run on these data: ")[0]
     all_scopes = Ledger(shared).summary()["scopes"]
     assert len(all_scopes) == 3 and {scope["epsilon"] for scope in all_scopes.values()} == {epsilon(20)}
 

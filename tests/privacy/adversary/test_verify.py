@@ -385,6 +385,6 @@ def test_the_card_is_an_entry_of_the_registry_of_deployments(run: Path, capsys: 
         3,
     )
     loss = entry["deployment"]["privacy_loss"]
-    assert loss["privacy_parameters"] == {"epsilon": card["budgets"]["two_stage"]["epsilon"], "delta": 1e-5}
+    assert loss["privacy_parameters"] == {"epsilon": card["budgets"]["two_stage"]["target_epsilon"], "delta": 1e-5}
     for words in ("Approximate DP", "Central", "One release", "Static", "Non-interactive", "Synthetic data"):
         assert words in json.dumps(entry)
