@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from lightning.pytorch.utilities.seed import isolate_rng
-from torch.utils.data import DataLoader, IterableDataset, default_collate
+from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, default_collate
 from tqdm import tqdm
 
 from datamodules.batches.batch import LogicalBatch
@@ -182,7 +182,7 @@ class UnitDataModule(DataModule):
             trial = CollateTrial(self.collate, self._row, self._num_rows, self.max_rows_per_micro_batch)
             for rows in bar(self._units, "   reading and collating each row once", unit="unit"):
                 contents = [self._row(row) for row in rows]
-                with quoting_nothing("a hash of its rows", "give rows that can be pickled", f"unit of row {rows[0]}"):
+                with quoting_nothing("a hash of its rows", "give rows that can be pickled", f"unit of rows {rows[:1]}"):
                     digest.update(content_text(contents).encode())
                 for row, content in zip(rows, contents, strict=True):
                     trial.add(row, content)
@@ -190,6 +190,12 @@ class UnitDataModule(DataModule):
             for row in bar(range(0 if self.val is None else len(self.val)), "   collating val", unit="row"):
                 self._collated([_read("val", self.val, row)], f"collate, row {row} of val")
         return digest.hexdigest()
+
+    def hide(self, rows: list[Any], num_empty: int) -> None:
+        """Add canaries of an audit, a unit each, and for those that take no part units without rows: N stays."""
+        self._units += [[self._num_rows + i] for i in range(len(rows))] + [[] for _ in range(num_empty)]
+        self.dataset = ConcatDataset([self.dataset, rows])  # type: ignore[list-item]
+        self._num_rows = len(self.dataset)
 
     def setup(self, stage: str) -> None:
         """Test ``collate`` on the first row, alone and twice, before anything is spent."""
@@ -218,7 +224,8 @@ class UnitDataModule(DataModule):
         rank, world_size = self.rank_and_world_size()
         mine = drawn[rank::world_size]
         parts: list[Any] = []
-        for units in representatives(self._secret, step, mine, self._units.__getitem__, self.max_rows_per_unit):
+        there = (unit for unit in mine if self._units[unit])
+        for units in representatives(self._secret, step, there, self._units.__getitem__, self.max_rows_per_unit):
             rows_per_unit = len(units[0])
             size = max(self.max_rows_per_micro_batch // rows_per_unit, 1)
             for start in range(0, len(units), size):
@@ -315,9 +322,7 @@ class UnitDataModule(DataModule):
 
 
 def _read(name: str, rows: Any, row: int) -> Any:
-    with quoting_nothing(
-        "it", f"mend the row, or the dataset (try {name}[{row}] where you may see it)", f"{name}[{row}]"
-    ):
+    with quoting_nothing("it", "mend the row, or the dataset; try it where you may see the row", f"{name}[{row}]"):
         return rows[row]
 
 

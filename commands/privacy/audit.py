@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from commands.lightning.cli import CHECKPOINT, WANDB, DoppelCLI
+from commands.lightning.own_code import check_own, find_here
 from commands.privacy.audit_trainer import CONTRADICTED, STAGE, UNTESTED, AuditTrainer
 from doppel.console.table import Table
 from doppel.errors import UserError
@@ -75,8 +76,9 @@ def audit(argv: list[str]) -> int:
     Takes the configurations of a `fit`, private or not, or the config.yaml that one has saved. Each canary is hidden in
     a copy of the training data by the toss of a coin, the model is trained as by `fit`, and guesses of the coins from
     the trained model give a lower bound on epsilon (Steinke, Nasr, Jagielski 2023). Samples are searched for copies of
-    canaries and of training text. Writes audit.json and audit.txt into the run folder; ends with status 1 if the bound
-    is above the epsilon of the ledger. docs/sign-off.md says how to read the numbers.
+    canaries and of training text. A module of your own that defines canary() is audited on its UnitDataModule, without
+    samples. Writes audit.json and audit.txt into the run folder; ends with status 1 if the bound is above the epsilon
+    of the ledger. docs/sign-off.md says how to read the numbers.
 
     Example:
         python cli.py audit --config runs/quickstart/one_stage/one_stage/config.yaml --run_dir runs/quickstart/audit
@@ -87,6 +89,8 @@ def audit(argv: list[str]) -> int:
     Returns:
         Exit status: 1 where the bound contradicts the claim, else 0.
     """
+    find_here()
+    check_own(argv)
     sys.argv = [sys.argv[0], STAGE, *argv]
     cli = AuditCLI()
     report = {**cli.trainer.report, "note": NOTE}  # type: ignore[attr-defined]

@@ -6,39 +6,23 @@ import json
 import logging
 import random
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
-from tqdm import tqdm
 
 from callbacks.differential_privacy import DifferentialPrivacy
-from commands.privacy.extraction import extraction_report
+from commands.privacy.audit_subjects import Subject, subject_of
 from commands.runs.run_record import AUDIT_SETTINGS
-from datamodules.batches.cut import cut, micro_batch
-from datamodules.batches.encoded import encode_examples
-from datamodules.dialogue_data_module import DialogueDataModule
-from datamodules.guards.canaries import (
-    Canary,
-    audit_turns,
-    make_examples,
-    read_canaries,
-    read_canary_examples,
-    write_canaries,
-)
-from datamodules.reading.columns import Columns
-from datamodules.reading.example import Example
-from datamodules.reading.examples import read_examples
-from datamodules.training_rows import first_units
+from datamodules.guards.canaries import Canary, read_canaries, write_canaries
 from doppel.errors import UserError
-from doppel.files import read_json_lines, write_json_lines
+from doppel.files import write_json_lines
 from doppel.privacy.accounting import default_delta
 from doppel.privacy.audit import AuditResult, audit_scores, largest_bound
-from lightning_modules.causal_lm import CausalLM
-from lightning_modules.sampling import sample_texts
+from lightning_modules.training.logical_batch_module import LogicalBatchModule
 
 log = logging.getLogger(__name__)
 
@@ -47,7 +31,6 @@ NO_CLAIM = "no claim to test"
 CONSISTENT = "consistent with the claim"
 CONTRADICTED = "contradicts the claim"
 UNTESTED = "too weak to test the claim"
-_SAMPLING_BATCH = 64
 
 
 class AuditTrainer(Trainer):
@@ -60,8 +43,8 @@ class AuditTrainer(Trainer):
 
     def audit(
         self,
-        model: CausalLM,
-        datamodule: DialogueDataModule,
+        model: LogicalBatchModule,
+        datamodule: Any,
         num_canaries: int = 200,
         canaries: str | None = None,
         num_samples: int = 500,
@@ -78,11 +61,11 @@ class AuditTrainer(Trainer):
         Args:
             model: The model, untrained.
             datamodule: The data.
-            num_canaries: Canaries to make up, from random words. More of them sharpen the bound; keep them well
-                below the number of units, which they add to.
+            num_canaries: Canaries to make up, from random words, or by the module's own ``canary()``. More of them
+                sharpen the bound; keep them well below the number of units, which they add to.
             canaries: Your own canaries instead: JSON lines with "utterance" and, where the data have them, "parse"
                 and "label".
-            num_samples: Texts to sample for the extraction report; 0 leaves it out.
+            num_samples: Texts to sample for the extraction report, of a text model; 0 leaves it out.
             confidence: Probability that the bound holds.
             coin_seed: Fixed words and coins, for tests alone: the coins must be unknown to the training.
             ckpt_path: Must be null. An interrupted audit goes on from its own run folder.
@@ -92,35 +75,22 @@ class AuditTrainer(Trainer):
             UserError: The configuration cannot be audited, the folder holds another run, or the training diverged.
         """
         folder = Path(self.default_root_dir)
-        self._check(model, datamodule, num_canaries, num_samples, confidence, ckpt_path)
-        turns = first_units(
-            read_examples(
-                datamodule.rows.path,
-                datamodule.unit,
-                columns=datamodule.rows.columns,
-                unit_names=datamodule.rows.unit_names,
-            ),
-            datamodule.limit_train_units,
-        )
-        hidden = self._canaries(folder, model, turns, num_canaries, canaries, coin_seed)
-        train_path, original = folder / "train.jsonl", datamodule.rows
-        write_json_lines(train_path, map(asdict, audit_turns(turns, hidden, model.text_format)))
-        datamodule.rows, datamodule.limit_train_units = replace(original, path=str(train_path), columns=Columns()), None
+        self._check(num_canaries, num_samples, confidence, ckpt_path)
+        subject, device = subject_of(model, datamodule), self.strategy.root_device
+        hidden = self._canaries(folder, subject, num_canaries, canaries, coin_seed)
+        subject.hide(hidden, folder)
         last = folder / "checkpoints" / "last.ckpt"
         self.fit(model, datamodule=datamodule, ckpt_path=str(last) if last.is_file() else None)
         if not self.state.finished:
             raise UserError("the training was interrupted: run the same command again to go on")
         claim = self._claim()
-        after = losses(model, [c.turn for c in hidden], self.strategy.root_device)
+        after = subject.losses([c.turn for c in hidden], device)
         delta = default_delta(datamodule.num_units) if claim is None else claim["delta"]
         result = bound(hidden, after, delta, confidence)
-        extraction = None
-        if num_samples:
-            samples = self._samples(folder, model, hidden, turns, num_samples)
-            extraction = extraction_report(samples, hidden, turns, model.text_format)
+        extraction = subject.extraction(hidden, num_samples, folder, device) if num_samples else None
         self.report = {
             "model": type(model).__name__,
-            "data": original.path,
+            "data": subject.name,
             "unit": datamodule.unit,
             "num_units": datamodule.num_units,
             "claim": claim,
@@ -130,9 +100,7 @@ class AuditTrainer(Trainer):
             "private/extraction": extraction,
         }
 
-    def _check(
-        self, model: object, data: object, num_canaries: int, num_samples: int, confidence: float, ckpt_path: object
-    ) -> None:
+    def _check(self, num_canaries: int, num_samples: int, confidence: float, ckpt_path: object) -> None:
         """Refuse what cannot be audited, before anything is written."""
         reasons = {
             "an audit runs on one device: set trainer.devices: 1 and trainer.num_nodes: 1": self.world_size > 1,
@@ -141,9 +109,6 @@ class AuditTrainer(Trainer):
             f"num_canaries is {num_canaries}: give at least 2, better some hundreds": num_canaries < 2,
             f"num_samples is {num_samples}: give 0 or more": num_samples < 0,
             f"confidence is {confidence}: give a number between 0 and 1, such as 0.95": not 0 < confidence < 1,
-            f"{type(model).__name__} cannot be audited: use a CausalLM": not isinstance(model, CausalLM),
-            f"{type(data).__name__} cannot be audited: use DialogueDataModule, whose data have privacy "
-            "units": not isinstance(data, DialogueDataModule),
         }
         for message, is_wrong in reasons.items():
             if is_wrong:
@@ -152,8 +117,7 @@ class AuditTrainer(Trainer):
     def _canaries(
         self,
         folder: Path,
-        model: CausalLM,
-        turns: Sequence[Example],
+        subject: Subject,
         num_canaries: int,
         path: str | None,
         seed: int | None,
@@ -172,10 +136,8 @@ class AuditTrainer(Trainer):
         if seed is not None:
             log.warning("coin_seed is set: the coins are predictable, and the bound proves nothing. For tests only.")
         rng = random.SystemRandom() if seed is None else random.Random(seed)
-        made = (
-            make_examples(num_canaries, turns, rng) if path is None else read_canary_examples(path, model.text_format)
-        )
-        before = losses(model, made, self.strategy.root_device)
+        made = subject.make(num_canaries, path, rng)
+        before = subject.losses(made, self.strategy.root_device)
         tossed = [Canary(turn, rng.random() < 0.5, loss) for turn, loss in zip(made, before.tolist(), strict=True)]
         folder.mkdir(parents=True, exist_ok=True)
         write_canaries(tossed, kept)
@@ -193,57 +155,6 @@ class AuditTrainer(Trainer):
                 scope, ledger = callback.privacy.scope, callback.session.ledger
                 return {"epsilon": ledger.epsilon(scope), "voids": ledger.voids(scope), **stated}
         return None
-
-    def _samples(
-        self, folder: Path, model: CausalLM, canaries: Sequence[Canary], turns: Sequence[Example], num: int
-    ) -> list[dict[str, Any]]:
-        """Sampled texts with the canary that prompted each, if any; kept in the folder."""
-        path = folder / "samples.jsonl"
-        if path.is_file():
-            samples = [sample for _, sample in read_json_lines(path)]
-            if len(samples) == num:
-                return samples
-        source = model.text_format.source
-        prompts: list[tuple[int | None, list[int]]] = [(None, model.text_format.encode_prompt(None))] * num
-        if source is not None:
-            rng = random.Random(0)
-            own = [(i, c.turn) for i, c in enumerate(canaries)]
-            rng.shuffle(own)
-            asked: list[tuple[int | None, Example]] = list(own[: (num + 1) // 2])
-            asked += [(None, turn) for turn in rng.choices(turns, k=num - len(asked))]
-            ids = model.text_format.encode_prompts([getattr(turn, source) for _, turn in asked])
-            prompts = [(i, ids_of) for (i, _), ids_of in zip(asked, ids, strict=True)]
-            prompts.sort(key=lambda prompt: len(prompt[1]))
-        samples = []
-        model.to(self.strategy.root_device)
-        with torch.no_grad(), tqdm(total=num, desc="sampling", unit="text") as progress:
-            for start in range(0, num, _SAMPLING_BATCH):
-                part = prompts[start : start + _SAMPLING_BATCH]
-                stream = range(start, start + len(part))
-                texts = sample_texts(
-                    model.model, model.text_format, [ids for _, ids in part], model.sampling, stream=stream
-                )
-                samples += [{"canary": i, "text": text.text} for (i, _), text in zip(part, texts, strict=True)]
-                progress.update(len(part))
-        model.cpu()
-        write_json_lines(path, samples)
-        return samples
-
-
-def losses(model: CausalLM, turns: Sequence[Example], device: torch.device) -> Tensor:
-    """Return the loss of each turn's target as training sees it, float32 [turns]."""
-    encoded = encode_examples(turns, model.text_format)
-    result = torch.zeros(len(encoded))
-    was_training = model.training
-    model.to(device).eval()
-    with torch.no_grad():
-        for part in cut(encoded, [[row] for row in range(len(encoded))], max_tokens=4096):
-            batch = micro_batch(encoded, part)
-            for name in ("input_ids", "labels"):
-                setattr(batch, name, getattr(batch, name).to(device))
-            result[[row for (row,) in part]] = model.losses(batch).float().cpu()
-    model.train(was_training).cpu()
-    return result
 
 
 def bound(canaries: Sequence[Canary], after: Tensor, delta: float, confidence: float) -> AuditResult:

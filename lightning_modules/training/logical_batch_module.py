@@ -110,6 +110,13 @@ class LogicalBatchModule(LightningModule):
         """
         return None
 
+    def canary(self, number: int) -> Any:
+        """Return a made-up row, as the dataset gives one, for an audit to hide; None where nothing is audited.
+
+        Rows of other numbers differ, and the model can learn each by heart: random words, an odd label.
+        """
+        return None
+
     def on_fit_start(self) -> None:
         """Drop gradient buffers and weight copies of an earlier fit: parameters may be elsewhere in this one."""
         self._reducer = self._half_weights = None

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import cli
-from commands.privacy import audit_trainer
+from commands.privacy import audit_subjects, audit_trainer
 from commands.privacy.extraction import extraction_report
 from datamodules.batches.encoded import encode_examples
 from datamodules.guards.canaries import Canary, audit_turns, make_examples
@@ -254,7 +254,7 @@ def test_extraction_compares_prompted_samples_with_their_own_canary(text_format:
 def test_losses_are_those_of_each_turn(tiny_model: str) -> None:
     model = UtteranceLM(base_model=tiny_model)
     turns = [Example(text, None, "") for text in ("yes", "book lunch with Ana", "will it rain in Oslo")]
-    together = audit_trainer.losses(model, turns, torch.device("cpu"))
-    alone = torch.cat([audit_trainer.losses(model, [turn], torch.device("cpu")) for turn in turns])
+    together = audit_subjects.losses(model, turns, torch.device("cpu"))
+    alone = torch.cat([audit_subjects.losses(model, [turn], torch.device("cpu")) for turn in turns])
     assert torch.allclose(together, alone, atol=1e-5)
     assert model.training
