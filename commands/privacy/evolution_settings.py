@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+from commands.runs.facts import setting
 from commands.runs.yaml_files import PLACE
 from doppel.errors import UserError
 from doppel.evolution.generators.limits import Limits
@@ -53,24 +54,24 @@ class Evolution:
         key_variable: Environment variable with the API key.
     """
 
-    generator: str = str(PLACE / BASE)
-    model: str = ""
+    generator: str = setting(str(PLACE / BASE), path=True, words=(GRAMMAR,))
+    model: str = setting("", binds="samples")
     rounds: int = 3
     variations: int = 3
     votes_each: int = 1
     clusters: int | None = None
-    encoder: str = "minilm"
+    encoder: str = setting("minilm", path=True, words=("minilm",))
     per_label: bool = False
-    rows: str | None = None
-    examples: str | None = None
-    num_examples: int = 5
-    temperature: float = 1.0
-    top_p: float = 1.0
-    max_new_tokens: int = 64
-    batch_size: int = 64
-    wording: Wording | None = None
-    limits: Limits = field(default_factory=Limits)
-    key_variable: str = "OPENAI_API_KEY"
+    rows: str | None = setting(None, path=True, words=(ATTRIBUTES,))
+    examples: str | None = setting(None, path=True, binds="samples")
+    num_examples: int = setting(5, binds="samples")
+    temperature: float = setting(1.0, binds="samples")
+    top_p: float = setting(1.0, binds="samples")
+    max_new_tokens: int = setting(64, binds="samples")
+    batch_size: int = setting(64, binds="nothing")
+    wording: Wording | None = setting(None, binds="samples")
+    limits: Limits = setting(factory=Limits, binds="nothing")
+    key_variable: str = setting("OPENAI_API_KEY", binds="nothing")
 
     def __post_init__(self) -> None:
         least = {"rounds": 1, "variations": 0, "votes_each": 1, "max_new_tokens": 1, "batch_size": 1}

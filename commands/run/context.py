@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from commands.run.settings import DERIVED, Experiment
+from commands.run.settings import DERIVED, FACTS, Experiment
 from commands.runs.steps import ANNOTATED, PRIVATE_PARTS, File, Role, Step
 from commands.runs.systems import System
 from commands.runs.yaml_files import ROOT, Settings, absolute, fill_in, read_yaml
@@ -158,13 +158,13 @@ def file_of(system: System, path: str, role: Role) -> File:
 
 def read(experiment: Experiment, path: str) -> Settings:
     """Read a configuration file, with variables filled in and absolute paths."""
-    return absolute(fill_in(read_yaml(ROOT / path), {**os.environ, **experiment.environment}, path))
+    return absolute(fill_in(read_yaml(ROOT / path, FACTS), {**os.environ, **experiment.environment}, path), FACTS)
 
 
 def _overlays(experiment: Experiment, more: Iterable[str]) -> tuple[Settings, ...]:
     """The overlays of an experiment and of a kind of node, which must not touch what decides of the guarantee."""
     found = []
-    for path in dict.fromkeys(absolute([*experiment.overlays, *more], "overlays")):
+    for path in dict.fromkeys(absolute([*experiment.overlays, *more], FACTS.at("overlays"))):
         overlay = read(experiment, path)
         if "privacy" in overlay and overlay["privacy"] is None:
             raise UserError(f"{path} takes privacy away, which an overlay cannot: `epsilon: inf` trains without")

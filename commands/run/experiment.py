@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from commands.privacy.evolution_settings import Evolution
 from commands.run.checks import check
-from commands.run.settings import Adaptation, Attributes, Experiment, Resampling, Topics, Words
+from commands.run.settings import FACTS, Adaptation, Attributes, Experiment, Resampling, Topics, Words
 from commands.runs.sections import SECTIONS, read_experiment, with_sections
 from commands.runs.systems import USUAL
 from commands.runs.yaml_files import ROOT, absolute, build, dump, fill_in, listed, merge
 from datamodules.guards.redaction import Redaction
 from doppel.errors import UserError
-from doppel.privacy.spec import PrivacyArguments
 
 EXPERIMENTS = ROOT / "configs" / "experiments"
-#: Numbers that are reckoned with before a training reads them, by section.
-_NUMBERS = {
-    "data": {"batch_size", "keep_share", "limit_train_units"},
-    "privacy": {field.name for field in dataclasses.fields(PrivacyArguments) if re.match("int|float", str(field.type))},
-}
-#: Fields whose keys are those of other places, which check them.
-_MAPPINGS = (*SECTIONS, "stages", "variants", "at_epsilon", "epochs", "environment")
 #: Fields that are settings of their own.
 _PARTS: dict[str, Callable[..., Any]] = {
     "adaptation": Adaptation,
@@ -79,11 +69,11 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
     content["environment"] = {name: os.environ.get(name, value) for name, value in variables}
     if content.get("systems") is not None:
         content["systems"] = [name.strip() for names in listed(content["systems"]) for name in str(names).split(",")]
-    filled = absolute(fill_in(content, {**os.environ, **content["environment"]}, str(path)))
+    filled = absolute(fill_in(content, {**os.environ, **content["environment"]}, str(path)), FACTS)
     parts = [filled.get(field) for field in ("stages", "variants")]
     for sections in (filled, *(part for named in parts if isinstance(named, dict) for part in named.values())):
         _make_numbers(sections, path)
-    values = build(Experiment, filled, path, _MAPPINGS, said=nested)
+    values = build(Experiment, filled, path, said=nested)
     values["systems"] = values["systems"] or list(USUAL)
     for key, part in _PARTS.items():
         if values[key] is not None:
@@ -114,7 +104,7 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
         raise UserError(f"there is no experiment {path}: give a file such as configs/experiments/quickstart.yaml")
     if path in seen:
         raise UserError(f"{path} is based on itself")
-    content = read_experiment(path)
+    content = read_experiment(path, FACTS)
     files = [path.parent / f"{base}.yaml" for base in listed(content.pop("base", []))]
     bases = [_read(file if file.is_file() else shipped(file.stem), (*seen, path)) for file in files]
     return merge(*bases, content)
@@ -122,10 +112,10 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
 
 def _make_numbers(sections: Any, path: Path) -> None:
     """Make numbers of texts, such as those of variables, where a field is a number."""
-    for section, names in _NUMBERS.items():
+    for section, fact in SECTIONS.items():
         given: Any = sections.get(section) if isinstance(sections, dict) else None
-        for name in names & given.keys() if isinstance(given, dict) else ():
-            if isinstance(given[name], str | bool):
+        for name in given if isinstance(given, dict) else ():
+            if fact.at(name).number and isinstance(given[name], str | bool):
                 number = _number(given[name], f"{section}.{name}", path)
                 given[name] = int(number) if number.is_integer() else number
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from commands.privacy.evolution_settings import Evolution
+from commands.runs.facts import Fact, facts_of, setting
 from commands.runs.sections import SECTIONS, of_system
 from commands.runs.systems import System, system
 from commands.runs.yaml_files import Settings
@@ -35,9 +36,9 @@ class Adaptation:
         annotate_by: How they are selected, see ``python cli.py choose --help``.
     """
 
-    train: str
+    train: str = setting(path=True)
     missing: str
-    test: str | None = None
+    test: str | None = setting(None, path=True)
     test_share: float | None = None
     public_share: float = 0.1
     by: Literal["turn", "dialogue"] = "turn"
@@ -62,7 +63,7 @@ class Resampling:
     oversample: int = 20
     of: Literal["trees", "utterances", "votes"] = "trees"
     clusters: int = 100
-    encoder: str = "minilm"
+    encoder: str = setting("minilm", path=True, words=("minilm",))
 
     def __post_init__(self) -> None:
         _check_shares("resampling", self.noise_multiplier, self.oversample)
@@ -90,8 +91,8 @@ class Topics:
 
     draws_trees = False  # as of a resampling
     num_topics: int = 40
-    texts: str | None = None
-    encoder: str = "minilm"
+    texts: str | None = setting(None, path=True, words=("samples",))
+    encoder: str = setting("minilm", path=True, words=("minilm",))
     noise_multiplier: float = 10.0
     oversample: int = 5
 
@@ -120,7 +121,7 @@ class Words:
 
     noise_multiplier: float = 5.0
     per_unit: int = 2
-    vocabulary: str | None = None
+    vocabulary: str | None = setting(None, path=True)
 
     def __post_init__(self) -> None:
         _check_shares("words", self.noise_multiplier, 1)
@@ -138,7 +139,7 @@ class Attributes:
             that costs all of ε. The training uses the rest.
     """
 
-    schema: str
+    schema: str = setting(path=True)
     share: float = 0.1
 
     def __post_init__(self) -> None:
@@ -217,48 +218,48 @@ class Experiment:
         commit: Versions of the code that worked on the run; written by the run.
     """
 
-    name: str
-    systems: list[str] = field(default_factory=list)
+    name: str = setting(binds="nothing")
+    systems: list[str] = setting(factory=list, binds="nothing")
     epsilon: float = 8.0
     seed: int | None = None
-    num_samples: int = 1000
-    candidates: int = 1
-    fluent: bool = False
-    label_words: dict[str, str] = field(default_factory=dict)
-    public_parser: str | None = None
+    num_samples: int = setting(1000, binds="samples")
+    candidates: int = setting(1, binds="samples")
+    fluent: bool = setting(False, binds="samples")
+    label_words: dict[str, str] = setting(factory=dict, binds="samples")
+    public_parser: str | None = setting(None, path=True)
     write_parses: bool = False
-    reference: str | None = None
-    epochs: dict[str, float] = field(default_factory=dict)
+    reference: str | None = setting(None, path=True)
+    epochs: dict[str, float] = setting(factory=dict)
     effort: int = 1
-    data: Settings = field(default_factory=dict)
-    model: Settings = field(default_factory=dict)
-    sampling: Settings = field(default_factory=dict)
-    trainer: Settings = field(default_factory=dict)
-    privacy: Settings = field(default_factory=dict)
-    save_every: float | None = None
-    stages: dict[str, Settings] = field(default_factory=dict)
-    variants: dict[str, Settings] = field(default_factory=dict)
-    at_epsilon: dict[str, Settings] = field(default_factory=dict)
-    overlays: list[str] = field(default_factory=list)
-    featurizer: str | None = None
-    next_token_epochs: int = 0
-    compare_with_private: bool = False
-    labels: str | None = None
+    data: Settings = setting(factory=dict, keys=SECTIONS["data"].keys)
+    model: Settings = setting(factory=dict, keys=SECTIONS["model"].keys)
+    sampling: Settings = setting(factory=dict, binds="samples", keys=SECTIONS["sampling"].keys)
+    trainer: Settings = setting(factory=dict, keys=SECTIONS["trainer"].keys)
+    privacy: Settings = setting(factory=dict, keys=SECTIONS["privacy"].keys)
+    save_every: float | None = setting(None, binds="nothing")
+    stages: dict[str, Settings] = setting(factory=dict, each=Fact(keys=SECTIONS))
+    variants: dict[str, Settings] = setting(factory=dict, each=Fact(keys=SECTIONS))
+    at_epsilon: dict[str, Settings] = setting(factory=dict)
+    overlays: list[str] = setting(factory=list, path=True)
+    featurizer: str | None = setting(None, path=True, binds="evaluation")
+    next_token_epochs: int = setting(0, binds="evaluation")
+    compare_with_private: bool = setting(False, binds="evaluation")
+    labels: str | None = setting(None, path=True)
     topics: Topics | None = None
-    words: Words | None = field(default_factory=Words)
+    words: Words | None = setting(factory=Words)
     attributes: Attributes | None = None
     evolution: Evolution | None = None
     redact: Redaction | None = None
     exact_histogram: bool = False
     resampling: Resampling | None = None
-    parser: str | None = None
-    supported: list[str] | str | None = None
-    names: str | dict[str, str | list[str]] | None = None
+    parser: str | None = setting(None, path=True, binds="evaluation")
+    supported: list[str] | str | None = setting(None, path=True, alone=True, binds="nothing")
+    names: str | dict[str, str | list[str]] | None = setting(None, path=True, binds="nothing")
     adaptation: Adaptation | None = None
-    table: str | None = None
-    environment: dict[str, str] = field(default_factory=dict)
-    parser_digest: str | None = None
-    commit: list[str] = field(default_factory=list)
+    table: str | None = setting(None, binds="nothing")
+    environment: dict[str, str] = setting(factory=dict, binds="nothing")
+    parser_digest: str | None = setting(None, binds="evaluation")
+    commit: list[str] = setting(factory=list, binds="nothing")
 
     @property
     def is_private(self) -> bool:
@@ -303,6 +304,11 @@ class Experiment:
         always, defaults = ("name", "systems", "epsilon", "num_samples"), dataclasses.asdict(Experiment(name=""))
         values = dataclasses.asdict(self)
         return {key: value for key, value in values.items() if key in always or value != defaults[key]}
+
+
+FACTS = facts_of(Experiment)
+#: What every key of an experiment is; a configuration of a training has some of them.
+FACTS = replace(FACTS, keys={**FACTS.keys, "at_epsilon": replace(FACTS.keys["at_epsilon"], each=FACTS)})
 
 
 def systems_of(experiment: Experiment) -> list[System]:

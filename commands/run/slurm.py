@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from commands.runs.facts import facts_of
 from commands.runs.steps import Kind
 from commands.runs.yaml_files import ROOT, build, merge, read_yaml
 from doppel.console.say import say
@@ -143,7 +144,10 @@ def load_site(path: Path | None = None, changes: Mapping[str, Any] | None = None
         UserError: There is no such file or profile, or one holds what a site has not.
     """
     file = path or SLURM / "site.yaml"
-    layers = {"--slurm": dict(changes or {}), str(file): read_yaml(file) if path or file.is_file() else {}}
+    layers = {
+        "--slurm": dict(changes or {}),
+        str(file): read_yaml(file, facts_of(Site)) if path or file.is_file() else {},
+    }
     name = merge(*reversed(layers.values())).get("profile", "generic")
     profile = SLURM / "profiles" / f"{name}.yaml"
     if not profile.is_file():

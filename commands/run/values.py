@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from commands.run.settings import FACTS
 from commands.runs.yaml_files import parse_yaml
 from doppel.errors import UserError
 
@@ -44,6 +45,6 @@ def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
 def _value(text: str, name: str) -> Any:
     """A text as a YAML file has it below a dotted name."""
     try:
-        return parse_yaml(text, name)
+        return parse_yaml(text, FACTS.below(name))
     except yaml.YAMLError as error:
         raise UserError(f"{text!r} is no YAML: {' '.join(str(error).split())}") from error

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from commands.runs.facts import Fact
 from commands.runs.run_record import RunRecord
 from commands.runs.sections import read_experiment
 from commands.runs.stage_config import StageConfig
@@ -54,7 +55,7 @@ def of_runs(*places: Path | None, if_private: bool = False) -> list[Source]:
         trained = sorted(file for depth in ("*", "*/*") for file in folder.glob(f"{depth}/config.yaml"))
         for config in (folder / "config.yaml", *trained):
             found += _of_data(StageConfig.read(config.parent).data) if config.is_file() else []
-    return _distinct((absolute(path, "train_path"), columns) for path, columns in found)
+    return _distinct((absolute(path, Fact(path=True)), columns) for path, columns in found)
 
 
 def learnt_from(option: str, parser: str | Path | None) -> Iterator[Named]:

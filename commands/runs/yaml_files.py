@@ -10,10 +10,11 @@ import re
 from collections.abc import Container, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
 
+from commands.runs.facts import Fact
 from doppel import files
 from doppel.console.errors import explain
 from doppel.errors import UserError
@@ -22,28 +23,10 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Where commands run: where relative paths that are not in the caller's folder start, also for code that was copied
 #: into a run folder.
 PLACE = Path.cwd() if (ROOT / "COMMIT").is_file() else ROOT
-#: Keys whose values, or the entries of whose lists, name a file or a folder; and words that stand there for none.
-_PATHS = {
-    "train_path", "val_path", "train_paths", "test_path", "reference", "train", "test", "labels", "names", "supported",
-    "parser", "public_parser", "base_model", "init_weights", "featurizer", "encoder", "generator", "schema", "slots",
-    "grammar", "texts", "rows", "examples", "words", "sensitive", "safe", "ledger_path", "tokenizer", "overlays",
-    "vocabulary",
-}  # fmt: skip
-_WORDS = {"reference", "samples", "minilm", "attributes", "none", "grammar"}
-#: Keys whose values are mappings of a user's own words.
-_OWN_WORDS = {"label_words", "names", "environment"}
 Settings = dict[str, Any]
 _Fastest: Any = getattr(
     yaml, "CSafeLoader", yaml.SafeLoader
 )  # of the same YAML; the first one takes a tenth of the time
-#: Keys of what names data, or is called as data call it: all that is below them is text, as it is written.
-_IS_OF_DATA = re.compile(
-    "name|systems|columns|(train|val|test)_path|train|test|missing|keep_function|reference|labels|label_words|supported"
-    "|names|texts|vocabulary|schema|words|sensitive|safe|patterns|rows|examples|(public_)?parser|featurizer|base_model|slots"
-    "|environment|commit|parser_digest"
-).fullmatch
-#: Keys whose own keys are names of stages and systems, of which some are called as what names data.
-_BY_NAME = ("epochs", "stages", "variants")
 
 
 class _Loader(_Fastest):
@@ -78,44 +61,39 @@ def _float(loader: Any, node: Any) -> float:
 _Loader.add_constructor(_NUMBERS[1], _float)
 
 
-def parse_yaml(text: str, below: str = "") -> Any:
-    """Parse a text below a dotted key as YAML, also numbers such as 1e-5; what names data is text, and null is None.
+def parse_yaml(text: str, fact: Fact | None = None) -> Any:
+    """Parse a text as YAML, also numbers such as 1e-5; what a fact says is text stays as it is, and null is None.
 
     Raises:
         yaml.YAMLError: It is no YAML.
     """
     loader = _Loader(text)
-    keys = ["", *below.split(".")]
     try:
         node = loader.get_single_node()
-        _leave_texts(node, any(map(_names_data, keys, keys[1:])), keys[-1])
+        _leave_texts(node, fact or Fact())
         return None if node is None else loader.construct_document(node)
     finally:
         loader.dispose()
 
 
-def _names_data(above: str, key: str) -> bool:
-    return _IS_OF_DATA(key) is not None and above not in _BY_NAME
-
-
-def _leave_texts(node: Any, is_text: bool, above: str) -> None:
+def _leave_texts(node: Any, fact: Fact) -> None:
     """Keys are texts, and so are values where that is said."""
-    if isinstance(node, yaml.ScalarNode) and is_text and node.tag != "tag:yaml.org,2002:null":
+    if isinstance(node, yaml.ScalarNode) and fact.text and node.tag != "tag:yaml.org,2002:null":
         node.tag = "tag:yaml.org,2002:str"
     for child in node.value if isinstance(node, yaml.SequenceNode) else ():
-        _leave_texts(child, is_text, above)
+        _leave_texts(child, fact)
     for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
-        _leave_texts(key, key.tag != "tag:yaml.org,2002:merge", "")
-        _leave_texts(value, is_text or _names_data(above, str(key.value)), str(key.value))
+        _leave_texts(key, Fact(text=key.tag != "tag:yaml.org,2002:merge"))
+        _leave_texts(value, fact.at(str(key.value)))
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML file that holds a mapping.
+def read_yaml(path: Path, fact: Fact | None = None) -> dict[str, Any]:
+    """Read a YAML file that holds a mapping, whose texts a fact may tell.
 
     Raises:
         UserError: It cannot be read, or holds something else.
     """
-    content = files.read_yaml(path, parse_yaml)
+    content = files.read_yaml(path, lambda text: parse_yaml(text, fact))
     if not isinstance(content, dict):
         raise UserError(f"{path} holds {files.kind_of(content)}, not keys with values")
     return content
@@ -160,20 +138,20 @@ def fill_in(value: Any, variables: Mapping[str, str], where: str) -> Any:
     return [fill_in(inner, variables, where) for inner in value] if isinstance(value, list) else value
 
 
-def absolute(value: Any, key: str = "") -> Any:
+def absolute(value: Any, fact: Fact) -> Any:
     """Make paths of settings absolute: from the caller's folder, or else from :data:`PLACE`.
 
     So what is checked here is what a step reads, whatever folder it runs in.
     """
     if isinstance(value, Mapping):
-        return value if key in _OWN_WORDS else {name: absolute(inner, name) for name, inner in value.items()}
+        return {name: absolute(inner, fact.at(name)) for name, inner in value.items()}
     if isinstance(value, list):
-        return [absolute(inner, key) for inner in value]
-    if not isinstance(value, str) or not value or key not in _PATHS or value in _WORDS:
+        return value if fact.alone and len(value) > 1 else [absolute(inner, fact) for inner in value]
+    if not isinstance(value, str) or not value or not fact.path or value in fact.words:
         return value
     named = os.path.expandvars(os.path.expanduser(value))
-    found = (path for path in (os.path.abspath(named), str(PLACE / named)) if os.path.exists(path))
-    return next(found, value)
+    is_there = os.path.isfile if fact.alone else os.path.exists
+    return next((path for path in (os.path.abspath(named), str(PLACE / named)) if is_there(path)), value)
 
 
 def public_names(value: Any) -> Any:
@@ -207,28 +185,24 @@ def listed(value: Any) -> list[Any]:
 
 
 @cache
-def _parser(cls: type, mappings: tuple[str, ...]) -> Any:
+def _parser(cls: type) -> Any:
+    """The parser of the fields of a dataclass, and those whose keys are checked elsewhere."""
     from jsonargparse import ArgumentParser
 
+    hints = get_type_hints(cls)
+    mappings = {name for name, hint in hints.items() if get_origin(hint) is dict and get_args(hint)[1] is not str}
     parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(cls, skip=set(mappings))
-    return parser
+    parser.add_class_arguments(cls, skip=mappings)
+    return parser, mappings
 
 
-def build(
-    cls: type,
-    content: Mapping[str, Any],
-    where: object,
-    mappings: tuple[str, ...] = ("environment",),
-    said: Container[str] = (),
-) -> dict[str, Any]:
-    """Read the arguments of a dataclass, each of its type.
+def build(cls: type, content: Mapping[str, Any], where: object, said: Container[str] = ()) -> dict[str, Any]:
+    """Read the arguments of a dataclass, each of its type; keys of a field's mapping are checked elsewhere.
 
     Args:
         cls: The dataclass.
         content: Its fields.
         where: The file or the option that they were given by.
-        mappings: Fields whose keys are checked elsewhere.
         said: Fields that the command line gave, by ``--set``.
 
     Raises:
@@ -246,6 +220,7 @@ def build(
             raise UserError(f"{cls.__name__.lower()} has no field {key!r}{hint}", about=place(key))
     from jsonargparse import ArgumentError
 
+    parser, mappings = _parser(cls)
     parts = {key: content.get(key) or {} for key in known if key in mappings}
     for key, value in parts.items():
         if not isinstance(value, dict):
@@ -253,7 +228,7 @@ def build(
     try:
         given = {k: v for k, v in content.items() if k not in mappings}
         whole = {k: int(v) for k, v in given.items() if isinstance(v, float) and v.is_integer()}  # 100.0 of samples
-        values = _parser(cls, mappings).parse_object(given | whole)
+        values = parser.parse_object(given | whole)
     except ArgumentError as error:
         key = re.search(r'Parser key "(\w+)', str(error))
         raise UserError(explain(str(error), known, [])[:500], about=place(key[1] if key else "")) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -52,9 +52,9 @@ class Redaction:
     """
 
     level: float = 0.0
-    sensitive: str | None = None
-    safe: str | None = None
-    words: str | None = None
+    sensitive: str | None = field(default=None, metadata={"path": True})
+    safe: str | None = field(default=None, metadata={"path": True})
+    words: str | None = field(default=None, metadata={"path": True})
     patterns: tuple[Pattern, ...] = ()
     entities: bool = False
     pseudonyms: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -74,8 +74,8 @@ class PrivacyArguments:
     epochs: list[float] | None = None
     max_grad_norm: float = MAX_GRAD_NORM
     accountant: Accountant = "pld"
-    ledger_path: str | None = None
-    total_epsilon: float | None = None
+    ledger_path: str | None = field(default=None, metadata={"path": True})
+    total_epsilon: float | None = field(default=None, metadata={"binds": "nothing"})
     scope: str = "default"
     stage: str | None = None
     log_private_diagnostics: bool = False
