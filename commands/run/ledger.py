@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from json import dumps as to_json
 from pathlib import Path
 
@@ -29,11 +30,13 @@ def of_runs(folder: Path) -> str | None:
     if not mechanisms:
         return None
     lines = [f"{path.relative_to(folder)}: {summary['statement']}" for path, summary in summaries.items()]
-    spent = [Mechanism(m["sample_rate"], m["noise_multiplier"], m["done_steps"]) for m in mechanisms]
     delta = min(m["delta"] for m in mechanisms)
-    epsilon = compute_epsilon(spent, delta)
+    spent = [Mechanism(m["sample_rate"], m["noise_multiplier"], m["done_steps"]) for m in mechanisms]
+    steps = [max(m["done_steps"], m["planned_steps"]) for m in mechanisms]
+    whole = [replace(own, steps=num) for own, num in zip(spent, steps, strict=True) if own.steps]
+    epsilon, so_far = compute_epsilon(whole, delta), compute_epsilon(spent, delta)
     text = f"All {len(summaries)} runs together, on the same people: epsilon = {epsilon:.4g} at delta = {delta:.3g}"
-    return "\n".join([*lines, f"{text}, by the pld accountant."])
+    return "\n".join([*lines, f"{text}, by the pld accountant; spent so far: epsilon = {so_far:.4g}."])
 
 
 @no_collection()

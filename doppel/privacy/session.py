@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -175,7 +176,7 @@ class PrivateSession:
             shown. ε spent so far stands beside it: it is a bound only where no output has decided when to stop.
 
         Returns:
-            Two lines, and a third one where other runs on the same data are known.
+            Two lines, and what follows where other runs on the same data are known.
         """
         scope, plan, target = self.privacy.scope, self.plan, self.privacy.target_epsilon
         if void := self.ledger.voids(scope):
@@ -195,7 +196,7 @@ class PrivateSession:
         whole = [own.mechanism(own.planned_steps)] if has_begun else self.plan.mechanisms()
         coming = [] if own.done_steps else [Coming(self.privacy.scope, self.plan.budget, whole)]
         short = self.ledger.everything(coming)["short"]
-        return [f"  {short}"] if short else []
+        return [f"  {line}" for line in textwrap.wrap(short, 75)]
 
 
 def notes_on_origins(ledger: Ledger, scope: str, origins: Sequence[Mapping[str, Any]]) -> list[tuple[str, bool]]:

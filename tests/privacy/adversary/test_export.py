@@ -17,7 +17,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import cli
 from commands.runs.steps import File
+from datamodules.training_rows import TrainingRows
 from doppel.privacy.ledger import Ledger, join
+from doppel.privacy.spec import plan
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -112,6 +114,19 @@ def test_the_lines_that_load_a_model_of_ones_own_name_files_without_their_folder
     assert cli.main(["export", str(trained), str(tmp_path / "out")]) == 0
     told = (tmp_path / "out" / "README.md").read_text()
     assert "Model(width=64, words='words.txt')" in told and "/" not in told.replace("out/pytorch_model.bin", "")
+
+
+def test_what_all_runs_on_the_same_data_come_to_is_on_the_card_and_names_none(
+    trained: Path, tmp_path: Path, corpus: str
+) -> None:
+    spec, data = plan(60, 12, 1, 8.0, accountant="rdp"), TrainingRows.from_config({"train_path": corpus}).fingerprint
+    other = Ledger(tmp_path / "other" / "ledger.jsonl")
+    other.spend(other.open(scope="s", stage="fit", spec=spec, planned_steps=5, data_fingerprint=data))
+    assert cli.main(["export", str(trained), str(tmp_path / "out")]) == 0
+    card = json.loads((tmp_path / "out" / "privacy_card.json").read_text())
+    assert "is (ε = 8, δ = " in card["statement"] and f"spent so far: ε = {card['epsilon']:.4g}" in card["statement"]
+    assert f"with 1 other run on these data: ε = {card['everything']['target_epsilon']:.4g}" in card["statement"]
+    assert card["everything"]["target_epsilon"] > 8 and "other/" not in json.dumps(card)
 
 
 def test_a_folder_with_other_files_is_refused(trained: Path, tmp_path: Path) -> None:

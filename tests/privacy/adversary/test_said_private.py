@@ -11,9 +11,11 @@ import yaml
 from private_training import data_module, fit, privacy
 
 import cli
+from callbacks.differential_privacy import DifferentialPrivacy
 from commands.run.experiment import load, shipped
 from commands.run.recipes import steps_of
 from doppel.errors import UserError
+from doppel.privacy.accounting import compute_epsilon
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments
 from lightning_modules.causal_lm import UtteranceLM
@@ -93,6 +95,28 @@ def test_a_private_training_says_its_guarantee_at_start_and_end(
     terms = [text for text in said if text.startswith("  for one utterance more or less; N = 60, σ = ")]
     assert len(terms) == 2 and all(" 5 steps of " in line for line in terms), terms
     assert all(len(line) <= 77 for line in (first, last, *terms)), "80 columns, with what a run puts before them"
+
+
+def test_a_training_says_what_it_comes_to_with_other_runs_on_the_same_data(
+    tmp_path: Path, tiny_model: str, corpus: str, said: list[str]
+) -> None:
+    for name in ("first", "second"):
+        data = data_module(corpus, sampling_seed=None)
+        trainer = fit(
+            tmp_path / name,
+            UtteranceLM(base_model=tiny_model),
+            data,
+            [privacy(tmp_path / name, seed=None)],
+            max_epochs=1,
+        )
+    spec = next(c.spec for c in trainer.callbacks if isinstance(c, DifferentialPrivacy))  # type: ignore[attr-defined]
+    assert spec is not None
+    both = compute_epsilon([*spec.mechanisms()] * 2, spec.budget.delta, "rdp")
+    told = " ".join(text.strip() for text in said)
+    lead = f"with 1 other run on these data: ε = {both:.4g} at δ = 1e-05, all planned steps counted; spent so far ε = "
+    first = Ledger(tmp_path / "first" / "ledger.jsonl").epsilon("default")
+    assert told.count("other run") == 2 and f"{lead}{first:.4g}" in told, "before the second training"
+    assert f"{lead}{both:.4g}" in told and all(len(text) <= 77 for text in said if "ε" in text)
 
 
 def test_epsilon_has_no_default() -> None:
