@@ -24,8 +24,7 @@ def submit_run(work: Work, is_dry: bool) -> None:
     code, lead = work.run / "code", "#" if is_dry else "──"
     if is_dry:
         say(f"# code is first copied to {code}, configuration to {work.run}/configs")
-        for name, value in work.site.exported.items():
-            say(f"export {name}={shlex.quote(value)}")
+        _show_exported(work.site, code)
     else:
         check_data(work, asks=True)
         write(work, overwrite=copy_code(code, work.site))
@@ -53,13 +52,14 @@ def submit_array(works: Mapping[str, Work], runs: Path, site: Site, is_dry: bool
     A check parses the configurations of one run: the others differ in values.
     """
     code, first = runs / "code", next(iter(works.values()))
-    words = site.sbatch("fit", PLACE, code)
+    words = site.sbatch("fit", PLACE)
     words += [f"--array=0-{len(works) - 1}%{site.throttle}", f"--job-name={runs.name}.grid"]
     words.append(f"--output={runs}/slurm/grid-%A_%a.out")
     command = [f"{code}/slurm/array.sbatch", first.python, str(runs)]
     if is_dry:
         check_that_files_are_there(first)
         say(f"# code is first copied to {code}, the experiment of every point to {runs}/configs")
+        _show_exported(site, code)
         sys.stdout.write(" \\\n    ".join([words[0], *map(shlex.quote, words[1:]), shlex.join(command), *works]) + "\n")
         return []
     if check:
@@ -81,13 +81,18 @@ def _sbatch(step: Step, work: Work, jobs: Mapping[str, str]) -> list[list[str]]:
     code = work.run / "code"
     missing = [name for name in step.needs if name not in jobs and not work.is_done(name)]
     assert not missing, f"{step.name} stands before {missing}, which it needs"
-    words = [*work.site.sbatch(step.kind, PLACE, code), f"--job-name={work.run.name}.{step.name}"]
+    words = [*work.site.sbatch(step.kind, PLACE), f"--job-name={work.run.name}.{step.name}"]
     words.append(f"--output={work.run}/slurm/{step.name}-%j.out")
     after = [jobs[name] for name in step.needs if name in jobs]
     waits = ["--kill-on-invalid-dep=yes", f"--dependency=afterok:{':'.join(after)}"] if after else []
     mark = str(work.run / ".done" / step.name) if step.is_once else "-"
     script = [f"{code}/slurm/{step.kind.replace('metrics', 'tool')}.sbatch", mark]
     return [words, waits, script, [work.python, str(code / "cli.py"), *step.words(work.run)]]
+
+
+def _show_exported(site: Site, code: Path) -> None:
+    for name, value in site.exported(code).items():
+        say(f"export {name}={shlex.quote(value)}")
 
 
 def _shown(step: Step, job: list[list[str]]) -> str:

@@ -93,15 +93,17 @@ class Site:
             if value is not None and not _MEMORY.fullmatch(value):
                 raise UserError(f"{name} is {value!r}: give a whole number with K, M, G or T, such as 16G")
 
-    @property
-    def exported(self) -> dict[str, str]:
-        """Variables that jobs need, which sbatch takes from where it is called."""
-        variables = {"DOPPEL_MODULES": self.modules, "DOPPEL_SCRATCH": self.scratch}
+    def exported(self, code: Path) -> dict[str, str]:
+        """Return variables that jobs need, by where their code lies; sbatch takes them from where it is called.
+
+        Its option ``--export`` would take them apart at commas, which names of folders have.
+        """
+        variables = {"DOPPEL_CODE": str(code), "DOPPEL_MODULES": self.modules, "DOPPEL_SCRATCH": self.scratch}
         named = {name: value for name, value in variables.items() if value}
         return named | {name: str(value) for name, value in self.environment.items()}
 
-    def sbatch(self, kind: Kind, root: Path, code: Path) -> list[str]:
-        """Return the ``sbatch`` command with the resources of a kind of job, by where it runs and its code lies."""
+    def sbatch(self, kind: Kind, root: Path) -> list[str]:
+        """Return the ``sbatch`` command with the resources of a kind of job, by where it runs."""
         partition, more, gpus = self.partition, list(self.sbatch_args), self.gpus_per_node
         tasks, cpus = self.tasks_per_node or max(gpus, 1), self.cpus_per_task
         time, memory = (self.predict_time, self.predict_mem) if kind == "predict" else (self.fit_time, self.fit_mem)
@@ -114,7 +116,7 @@ class Site:
                 partition = self.tool_partition or partition
         options = {
             "chdir": root,
-            "export": f"ALL,DOPPEL_CODE={code}",
+            "export": "ALL",
             "nodes": self.nodes if kind == "fit" else 1,
             "ntasks-per-node": tasks,
             "cpus-per-task": cpus,
@@ -185,7 +187,7 @@ def submit(name: str, words: Sequence[str], run: Path, site: Site) -> str:
     Raises:
         UserError: sbatch refused it.
     """
-    environment = {**os.environ, **site.exported}
+    environment = {**os.environ, **site.exported(run / "code")}
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, env=environment)
     if done.returncode:
         raise UserError(

@@ -21,8 +21,8 @@ def test_a_time_comes_to_sbatch_as_it_was_written_however_it_was_given(time: str
     file = tmp_path / "site.yaml"
     file.write_text(f"fit_time: {time}\n")
     for site in (load_site(file), load_site(tmp_path.joinpath("site.yaml"), read_values([f"predict_time={time}"]))):
-        assert f"--time={time}" in site.sbatch("fit", tmp_path, tmp_path)
-    assert f"--time={time}" in site.sbatch("predict", tmp_path, tmp_path)
+        assert f"--time={time}" in site.sbatch("fit", tmp_path)
+    assert f"--time={time}" in site.sbatch("predict", tmp_path)
     (point, other) = read_grid([f"trainer.max_time={time},7:00:00"])
     assert (str(point["trainer.max_time"]), other["trainer.max_time"]) == (time, "7:00:00")
     file.write_text(dump({"fit_time": time}))  # as a run writes it, any reader of YAML understands it
@@ -68,7 +68,7 @@ def test_a_job_asks_for_time_and_for_the_memory_of_its_processes(tmp_path: Path)
     """Unless its options do: --mem and --mem-per-cpu exclude one another."""
 
     def asked(site: Site, kind: str) -> dict[str, str]:
-        words = site.sbatch(kind, tmp_path, tmp_path)[2:]  # type: ignore[arg-type]
+        words = site.sbatch(kind, tmp_path)[2:]  # type: ignore[arg-type]
         return {
             name: value for name, _, value in (word.partition("=") for word in words) if name in ("--time", "--mem")
         }

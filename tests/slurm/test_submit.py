@@ -294,6 +294,24 @@ def test_the_site_decides_where_jobs_run_and_the_command_line_wins(
     assert "did you mean 'partition'" in capsys.readouterr().err
 
 
+def test_a_job_finds_its_code_in_a_folder_whose_name_has_commas(
+    tmp_path: Path, stand_ins: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a point of a grid has; sbatch takes ``--export=ALL,NAME=VALUE`` apart at each of them."""
+    run = tmp_path / "runs" / "epsilon=3,seed=1"
+    words = ("--no-check", "--systems", "one_stage", "--slurm", "environment={HOSTS: 'a,b'}")
+    (stand_ins / "sbatch").write_text(
+        '#!/usr/bin/env bash\nfor word; do [[ $word != --export=*,* ]] || exit 1; done\n'
+        'echo "$DOPPEL_CODE;$HOSTS" >> "$CALLS/seen"; echo 1\n'
+    )
+    assert launch("quickstart", run, "--submit", *words) == 0
+    assert set((stand_ins / "seen").read_text().splitlines()) == {f"{run}/code;a,b"}
+    capsys.readouterr()
+    for more in ((), ("--grid", "seed=1,2")):
+        assert launch("quickstart", tmp_path / "other", "--dry-run", *words, *more) == 0
+        assert f"export DOPPEL_CODE={tmp_path}/other/code\nexport HOSTS=a,b\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "meant"),
     [
