@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import Any
 
 from commands.run.forks import Forked
 from commands.runs.manifest_writer import enter
@@ -32,6 +33,9 @@ _WEIGHTS = {"fit": 4.0, "predict": 3.0, "metrics": 3.0, "tool": 0.5}
 _WHAT = {"fit": "training", "predict": "sampling", "metrics": "comparing", "tool": "a moment"}
 #: Seconds between the lines of a step that has no bar of its own.
 _PULSE = 60.0
+#: What takes less memory, and what asks a cluster for more.
+_LESS = {"fit": "data.max_tokens_per_micro_batch", "predict": "sampling.max_rows"}
+_MEMORY = {"fit": "fit_mem", "predict": "predict_mem", "metrics": "tool_mem", "tool": "tool_mem"}
 _WHAT_OF = {"resample": "counting and drawing", "attributes": "counting and drawing", "evolve": "writing and voting"}
 
 
@@ -44,8 +48,9 @@ def run_here(run: Path, steps: Sequence[Step], python: str = sys.executable, is_
     marks = {step.name: run / ".done" / step.name if step.is_once else None for step in steps}
     waiting = [step for step in steps if (mark := marks[step.name]) is None or not mark.is_file()]
     total, spent, begin, is_measured = sum(map(_weight, waiting)), 0.0, time.time(), False
-    # In a job each step is started by srun, and another interpreter cannot be forked from this one's like.
-    can_fork = python == sys.executable and "SLURM_JOB_ID" not in os.environ
+    # In a job each step is started by srun, and another interpreter cannot be forked from this one's like. What forks
+    # ends with the thread that started it, and would take the steps of other threads along.
+    can_fork = python == sys.executable and "SLURM_JOB_ID" not in os.environ and _is_first_thread()
     is_worth_it = can_fork and sum(step.kind != "tool" for step in waiting) > 1
     for number, step in enumerate(steps, 1):
         head = f"── {step.name} ({number} of {len(steps)})"
@@ -61,7 +66,8 @@ def run_here(run: Path, steps: Sequence[Step], python: str = sys.executable, is_
         with nullcontext() if step.kind in ("fit", "predict") else telling_the_time(step.name):
             status = run_stage(step.kind, marks[step.name], command, PLACE, not is_told, is_worth_it)
         if status:
-            why = {75: "was preempted", 130: "was interrupted"}.get(status, f"failed with status {status}")
+            known = {75: "was preempted", 130: "was interrupted", 137: "was killed", 143: "was stopped"}
+            why = known.get(status, f"failed with status {status}")
             sys.stderr.write(f"error: {step.name} {why}, see above; the same command resumes there\n")
             return status
         spent += _weight(step)
@@ -95,7 +101,8 @@ def run_stage(
         is_forked: Whether it is forked with its imports done, in place of a new interpreter of ``cli.py``.
 
     Returns:
-        Exit status; a command that fails leaves no mark, and 75 says that it was preempted.
+        Exit status; a command that fails leaves no mark, and 75 says that it was preempted. 143 where SIGTERM came,
+        also of a command that ended well all the same: nothing is to follow it.
     """
     if mark is not None and mark.exists():
         return 0
@@ -132,13 +139,13 @@ def run_stage(
         if is_forked:
             process = Forked(words[1:], cwd, is_quiet)
             process.start()  # while it imports, a signal ends this process, whose death ends the others
-            signal.signal(signal.SIGTERM, end)
+            _on_sigterm(end)
         else:
             environment = {**os.environ, "DOPPEL_RUN": "1"}
             if "SLURM_JOB_ID" not in os.environ:  # a job ends all that it started, and some of it saves first
                 environment[VARIABLE] = str(os.getpid())
             stdout = subprocess.DEVNULL if is_quiet else None
-            signal.signal(signal.SIGTERM, end)  # before: in a job nothing else ends what was just started
+            _on_sigterm(end)  # before: in a job nothing else ends what was just started
             process = subprocess.Popen([*launch, *words], cwd=cwd, stdout=stdout, env=environment)
         if is_ended:
             process.terminate()
@@ -149,16 +156,31 @@ def run_stage(
                 process.wait()
         return 130
     finally:
-        signal.signal(signal.SIGTERM, before)
-    if failures is not None and 0 < status < 128 and status not in (75, 130):
+        _on_sigterm(before)
+    status = status if status >= 0 else 128 - status
+    if failures is not None and not is_ended and status not in (0, 75, 130, 143):
         failures.note()
+    if status == 137 and not is_ended:
+        less = f", or give a smaller {_LESS[kind]}" if kind in _LESS else ""
+        more = "free some" if "SLURM_JOB_ID" not in os.environ else f"ask for more (--slurm {_MEMORY[kind]}=64G)"
+        sys.stderr.write(f"error: killed, as a system does where memory runs out: {more}{less}\n")
     if status == 0 and mark is not None:
         enter(mark.parent.parent, mark.name)
         mark.parent.mkdir(parents=True, exist_ok=True)
         partial = mark.with_name(f"{mark.name}.partial")
         partial.write_text(f"{int(time.time() - start)}\n", encoding="utf-8")
         partial.replace(mark)
-    return status if status >= 0 else 128 - status
+    return 143 if is_ended and status == 0 else status
+
+
+def _is_first_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _on_sigterm(handler: Any) -> None:
+    """Set what SIGTERM does, where Python allows it: in the first thread."""
+    if _is_first_thread():
+        signal.signal(signal.SIGTERM, handler)
 
 
 @contextmanager
@@ -190,7 +212,7 @@ def _weight(step: Step) -> float:
 
 
 class _Failures:
-    """Starts of a training that paid and failed: two that were alike would fail, and be paid for, a third time.
+    """Starts of a training that paid and failed, or were killed: two alike would be paid for a third time.
 
     Args:
         words: Of the command; its configuration, and the checkpoint that it goes on from, tell starts apart.
