@@ -206,12 +206,48 @@ def read_yaml(path: str | Path, parse: Callable[[str], Any] | None = None) -> An
     """
     text = read_text(path)
     try:
-        return yaml.load(text, Loader=_TextLoader) if parse is None else parse(text)
+        return parse_yaml(text) if parse is None else parse(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = "" if mark is None else f":{mark.line + 1}"
         why = getattr(error, "problem", None) or " ".join(str(error).split())
         raise DataError(f"is no YAML ({why})", about=f"{path}{line}") from None
+
+
+def parse_yaml(text: str, loader: Any = _TextLoader, prepare: Callable[[Any], None] | None = None) -> Any:
+    """Parse a text as YAML in which no mapping says a key twice, of which the first would be dropped without a word.
+
+    Args:
+        text: The text.
+        loader: Class that makes values of it.
+        prepare: Called with the node of the whole text before.
+
+    Raises:
+        yaml.YAMLError: It is no YAML, or says a key twice.
+    """
+    loading = loader(text)
+    try:
+        node = loading.get_single_node()
+        if node is None:
+            return None
+        _refuse_twice(node)
+        if prepare is not None:
+            prepare(node)
+        return loading.construct_document(node)
+    finally:
+        loading.dispose()
+
+
+def _refuse_twice(node: yaml.Node) -> None:
+    seen = set()
+    for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+        if key.value in seen and key.tag != "tag:yaml.org,2002:merge":
+            why = f"the key {key.value!r} stands here a second time: keep one of the two"
+            raise yaml.MarkedYAMLError(problem=why, problem_mark=key.start_mark)
+        seen |= {key.value} if isinstance(key, yaml.ScalarNode) else set()
+        _refuse_twice(value)
+    for child in node.value if isinstance(node, yaml.SequenceNode) else ():
+        _refuse_twice(child)
 
 
 def parse_json(text: str, path: str | Path, number: int, form: str) -> Any:

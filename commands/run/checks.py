@@ -48,6 +48,8 @@ def _sections(experiment: Experiment) -> Iterator[str]:
     """Sections of stages and systems that are none, and keys that follow from other fields."""
     parts = [*experiment.stages.items(), *experiment.variants.items()]
     for name, sections in parts:
+        if not isinstance(sections, dict):
+            yield f"{name} is {'empty' if sections is None else repr(sections)}: give it sections, or leave it out"
         for section, values in sections.items():
             if section not in SECTIONS:
                 yield f"{name} has no section {section!r}: give {', '.join(SECTIONS)}"

@@ -65,15 +65,9 @@ def parse_yaml(text: str, fact: Fact | None = None) -> Any:
     """Parse a text as YAML, also numbers such as 1e-5; what a fact says is text stays as it is, and null is None.
 
     Raises:
-        yaml.YAMLError: It is no YAML.
+        yaml.YAMLError: It is no YAML, or says a key twice.
     """
-    loader = _Loader(text)
-    try:
-        node = loader.get_single_node()
-        _leave_texts(node, fact or Fact())
-        return None if node is None else loader.construct_document(node)
-    finally:
-        loader.dispose()
+    return files.parse_yaml(text, _Loader, lambda node: _leave_texts(node, fact or Fact()))
 
 
 def _leave_texts(node: Any, fact: Fact) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import inspect
+import os
 import re
 import sys
 from collections.abc import Iterable
@@ -15,6 +16,7 @@ from typing import Any, NoReturn, get_type_hints
 import yaml
 
 from doppel.errors import UserError
+from doppel.files import read_yaml
 
 _UNKNOWN_KEY = re.compile(r"(?:does not accept option '|[Uu]nrecognized arguments: --|Key \"|Option ')([\w.-]+)")
 _UNKNOWN_ARGUMENT = re.compile(r"class_path '([\w.]+)':\s+Option '([\w.]+)' is not accepted")
@@ -46,6 +48,8 @@ class NearestKey:
         """Read words; ``--key=None`` is ``--key=null``, as jsonargparse itself writes it of an argument in a class."""
         if args is not None:
             args = [re.sub(r"^(--[\w.]+)=None$", r"\1=null", word) for word in args]
+            for path in filter(os.path.isfile, _config_files(args)):
+                read_yaml(path)  # which refuses a key that stands twice; jsonargparse would take the last one
         return super().parse_args(args, *more, **options)  # type: ignore[misc]
 
     def error(self: Any, message: str, ex: Exception | None = None) -> NoReturn:
