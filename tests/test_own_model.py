@@ -14,6 +14,7 @@ import torch
 
 import cli
 from callbacks.row_independence import check_row_independence
+from commands.lightning.own_code import find_here
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 
@@ -124,6 +125,25 @@ def test_a_mistake_is_told_with_its_place_or_its_remedy(
     assert cli.main([*fit, "--privacy.target_epsilon=6"]) == 2
     assert re.search(message, capsys.readouterr().err)
     assert not list(folder.rglob("*.ckpt"))
+
+
+def test_a_folder_of_ones_own_that_the_project_shadows_is_told_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("PYTHONPATH", "")
+    (tmp_path / "callbacks").mkdir()
+    (tmp_path / "doppel").mkdir()  # without code: nobody imports it
+    (tmp_path / "callbacks" / "mine.py").touch()
+    (tmp_path / "datamodules.py").touch()
+    find_here()
+    told = capsys.readouterr().out.splitlines()
+    assert [line.split()[1] for line in told] == ["datamodules", "callbacks"] and "rename yours" in told[0]
+    find_here()
+    monkeypatch.chdir(PAGE.parents[1])
+    find_here()
+    assert not capsys.readouterr().out
 
 
 def test_a_folder_without_the_file_is_named(

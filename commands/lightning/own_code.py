@@ -16,13 +16,19 @@ from typing import Any
 
 import yaml
 
+from doppel.console.say import say
 from doppel.errors import UserError
+
+_ROOT = Path(__file__).parents[2]
+#: Packages of the project.
+_ROOMS = ("doppel", "datamodules", "lightning_modules", "callbacks", "commands")
 
 
 def find_here() -> None:
     """Put the current folder on the import path, of this process and of those that it starts.
 
-    It comes last: a file there takes the place of nothing that is installed, nor of a module of this project.
+    It comes last: a file there takes the place of nothing that is installed, nor of a module of this project, and one
+    that is passed over so is told.
     """
     here = os.getcwd()
     if here not in sys.path:
@@ -30,6 +36,9 @@ def find_here() -> None:
     known = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     if here not in known:
         os.environ["PYTHONPATH"] = os.pathsep.join([*known, here])
+        for name in _ROOMS if Path(here) != _ROOT else ():
+            if (Path(here) / f"{name}.py").is_file() or any((Path(here) / name).glob("*.py")):
+                say(f"note: {name} of this folder is never imported, for the project has a {name} too: rename yours")
 
 
 def check_own(argv: Sequence[str]) -> None:
@@ -121,8 +130,7 @@ def _configured(path: Path) -> Iterator[tuple[str, str]]:
 
 def _is_own(file: Path) -> bool:
     """Whether a file is the user's: neither of this project nor installed."""
-    root = Path(__file__).parents[2]
-    rooms = [root / name for name in ("doppel", "datamodules", "lightning_modules", "callbacks", "commands", "cli.py")]
+    rooms = [_ROOT / name for name in (*_ROOMS, "cli.py")]
     installed = [Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     return file.is_absolute() and not any(file.is_relative_to(place) for place in [*rooms, *installed])
 

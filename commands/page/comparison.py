@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from commands.page.html import render
 from commands.quality.frame import HUMAN, counted, pool, read_runs, write_csv
 from commands.quality.measures import LEAST_FOR_MAUVE, SHOWN, measure
 from commands.quality.tables import beside_paper, lines, sections, table
+from commands.runs.yaml_files import public_names
 from doppel.errors import UserError
 from doppel.files import write_text
 
@@ -62,7 +62,7 @@ def write_comparison(runs: Sequence[Path], out: Path, csv: Path | None = None) -
         ],
         problems=left_out,
         runs=sorted(set(frame["run"])),
-        command=f"python cli.py page {' '.join(map(os.path.relpath, runs))}",
+        command=f"python cli.py page {' '.join(public_names(str(run.resolve())) for run in runs)}",
     )
     write_text(out, content)
     texts = [f"\n{context}\n\n{made.markdown()}" for (_, context), made in zip(parts, tables, strict=True)]

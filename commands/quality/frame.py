@@ -64,7 +64,7 @@ def read_runs(folders: Iterable[Path]) -> tuple[pd.DataFrame, list[str]]:
             try:
                 rows += _rows(record, name, problems, every)
             except UserError as error:
-                problems.append(f"{name}: {error}")
+                problems.append(f"{name}: {str(error).replace(f'{record.folder}/', '')}")  # a page shows it to anybody
     return _typed(pd.DataFrame(rows, columns=COLUMNS)), problems
 
 

@@ -65,6 +65,8 @@ def _sections(experiment: Experiment) -> Iterator[str]:
 
 def _names(experiment: Experiment) -> Iterator[str]:
     """Names of systems and stages that are none."""
+    for name in {name for name in experiment.systems if experiment.systems.count(name) > 1}:
+        yield f"systems has {name} twice: name it once"
     for name in [*experiment.systems, *experiment.variants]:
         if re.fullmatch(r"[A-Za-z0-9_][\w.-]*", name) is None:  # folders and files are called after it
             yield f"a system is called {name!r}: take letters, digits, _, . and - alone"

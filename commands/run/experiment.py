@@ -34,7 +34,8 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
     """Read an experiment.
 
     Args:
-        path: Its file, such as ``configs/experiments/quickstart.yaml``, or a run's ``experiment.yaml``.
+        path: Its file, such as ``configs/experiments/quickstart.yaml``, or a run's ``experiment.yaml``; in the caller's
+            folder, or else in the project's.
         changes: Fields in place of the file's, by dotted name: ``{"epsilon": 3, "data.batch_size": 64}``. Sections win
             over all that the file says of single stages and systems (:func:`~commands.runs.sections.with_sections`).
 
@@ -44,6 +45,7 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
     Raises:
         UserError: The file, or one that it is based on, is not an experiment.
     """
+    path = path if path.is_file() or not (ROOT / path).is_file() else ROOT / path
     content = merge({"name": path.stem}, _read(path, ()))
     nested: dict[str, Any] = {}
     for key, value in (changes or {}).items():
@@ -101,7 +103,7 @@ def save(experiment: Experiment, path: Path) -> None:
 def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     """A file on top of its base."""
     if not path.is_file():
-        raise UserError(f"there is no experiment {path}: give a file such as configs/experiments/quickstart.yaml")
+        raise UserError(f"there is no experiment {path}: give a file, such as {shipped('quickstart')}")
     if path in seen:
         raise UserError(f"{path} is based on itself")
     content = read_experiment(path, FACTS)

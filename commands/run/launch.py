@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from commands.lightning.own_code import find_here
 from commands.run.closing import tell_result
@@ -19,7 +19,7 @@ from commands.run.recipes import steps_of
 from commands.run.settings import Experiment
 from commands.run.slurm import Site, load_site, queued
 from commands.run.sources import check_sources
-from commands.run.values import Point, read_grid, read_values
+from commands.run.values import Point, joined, read_grid, read_values
 from commands.run.work import Work, make_folder, settle, write
 from commands.runs.run_folder import has_begun, hold
 from doppel.console.say import say
@@ -38,7 +38,7 @@ def run(
     seed: int | None = None,
     systems: list[str] | None = None,
     parser: str | None = None,
-    set: list[str] | None = None,
+    set: Annotated[list[str] | None, Experiment] = None,
     grid: list[str] | None = None,
     profile: str | None = None,
     nodes: int | None = None,
@@ -73,8 +73,8 @@ def run(
             shuffled, unconstrained, and names that the experiment has under variants; of an
             adaptation also none and full, and of trainings alone parser and parser_low. See docs/guide.md.
         parser: Checkpoint of a semantic parser that annotates for the evaluation.
-        set: Any field of the experiment, as NAME=VALUE: data.batch_size=64 epochs.parse_tree=2 num_samples=300. See
-            docs/guide.md.
+        set: Any field of the experiment, as NAME=VALUE: data.batch_size=64 epochs.parse_tree=2 num_samples=300; also
+            as an option of its own, --data.batch_size=64. See docs/guide.md.
         grid: Fields with several values, as NAME=VALUE,VALUE: epsilon=3,8,inf seed=1,2,3 privacy.max_grad_norm=1,16.
             Runs every combination, each into a folder of RUN_DIR named after its values, such as epsilon=3,seed=1.
         profile: Kind of node, a file of slurm/profiles.
@@ -94,13 +94,13 @@ def run(
         raise UserError("there is no sbatch here: submit where SLURM is, or give --local or --dry-run")
     os.environ.setdefault("WANDB_SILENT", "true")
     find_here()
-    changes = read_values(set) | _given(epsilon=epsilon, seed=seed, systems=systems, parser=parser)
-    cluster = load_site(site, read_values(slurm) | _given(profile=profile, nodes=nodes))
+    changes = joined(read_values(set), _given(epsilon=epsilon, seed=seed, systems=systems, parser=parser))
+    cluster = load_site(site, joined(read_values(slurm), _given(profile=profile, nodes=nodes)))
     folder = Path(os.path.abspath(run_dir))
 
     def make(point: Point, name: str) -> Work:
         settings = point if point.keys() <= {"epsilon", "seed"} else {**point, "table": None}  # is of no table
-        return begin(load(experiment, {**changes, **settings}), folder / name, cluster)
+        return begin(load(experiment, {**joined(changes, point), **settings}), folder / name, cluster)
 
     def go(work: Work) -> int:
         return execute(work, mode, is_verbose=verbose)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from commands.run.experiment import load
 from commands.run.recipes import steps_of
+from commands.run.settings import Experiment
 from commands.run.values import read_values
 from commands.runs.private_files import of_experiment
 from commands.runs.steps import PUBLIC_TREES
@@ -36,7 +37,7 @@ def norms(
     public: str | None = None,
     run_dir: Path | None = None,
     num_units: int = 1000,
-    set: list[str] | None = None,
+    set: Annotated[list[str] | None, Experiment] = None,
     not_private: bool = False,
 ) -> None:
     """Recommend a clipping norm C from gradient norms of public units, before anything is spent.

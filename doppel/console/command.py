@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
 import inspect
 import re
@@ -100,6 +101,9 @@ def command_parser(function: Callable[..., Any], prog: str) -> CommandParser:
 def call(function: Callable[..., int | None], words: list[str], prog: str) -> int:
     """Call a command with the words of a command line.
 
+    An option that takes NAME=VALUE of a dataclass's fields says so, ``Annotated[list[str], Class]``: ``--NAME=VALUE``
+    stands for it where the command has no such option itself.
+
     Returns:
         Its exit status, 0 if it returns none.
 
@@ -107,9 +111,18 @@ def call(function: Callable[..., int | None], words: list[str], prog: str) -> in
         UserError: A word fits no option, or a value not its type.
     """
     parser = command_parser(function, prog)
+    fields = _fields(function)
     options = {option.replace("-", "_"): option for action in parser._actions for option in action.option_strings}
     heads = [word.partition("=") for word in words]
     words = [options.get(head.replace("-", "_"), head) + equals + value for head, equals, value in heads]
+    for place, word in reversed(list(enumerate(words))):
+        head, equals, value = word.partition("=")
+        name = head.removeprefix("--").replace("-", "_")
+        if head.startswith("--") and head not in options.values() and name.split(".")[0] in fields:
+            if not equals and "".join(words[place + 1 : place + 2])[:2] in ("", "--"):
+                raise UserError(f"{head} has no value: give {head}=VALUE")
+            value = value if equals else words.pop(place + 1)
+            words[place] = f"{fields[name.split('.')[0]]}={name}={value}"
     values = vars(parser.instantiate(parser.parse_args(words)))
     parameters = inspect.signature(function).parameters.values()
     positional = [values[p.name] for p in parameters if p.kind is not p.KEYWORD_ONLY]
@@ -132,6 +145,13 @@ def check_options(function: Callable[..., Any], values: Mapping[str, Any], way: 
         if name not in takes and values[name] != parameter.default:
             option = f"--{name.replace('_', '-')}" if parameter.kind is parameter.KEYWORD_ONLY else name.upper()
             raise UserError(f"{option} does not belong to {way}: leave it out")
+
+
+def _fields(function: Callable[..., Any]) -> dict[str, str]:
+    """Fields that an option of a command sets by NAME=VALUE → that option."""
+    hints = get_type_hints(function, include_extras=True).items()
+    classes = [(name, cls) for name, hint in hints for cls in getattr(hint, "__metadata__", ())]
+    return {field.name: f"--{name}" for name, cls in classes for field in dataclasses.fields(cls)}
 
 
 def _docstring(function: Callable[..., Any]) -> docstring_parser.Docstring:

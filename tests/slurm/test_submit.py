@@ -301,7 +301,7 @@ def test_a_job_finds_its_code_in_a_folder_whose_name_has_commas(
     run = tmp_path / "runs" / "epsilon=3,seed=1"
     words = ("--no-check", "--systems", "one_stage", "--slurm", "environment={HOSTS: 'a,b'}")
     (stand_ins / "sbatch").write_text(
-        '#!/usr/bin/env bash\nfor word; do [[ $word != --export=*,* ]] || exit 1; done\n'
+        "#!/usr/bin/env bash\nfor word; do [[ $word != --export=*,* ]] || exit 1; done\n"
         'echo "$DOPPEL_CODE;$HOSTS" >> "$CALLS/seen"; echo 1\n'
     )
     assert launch("quickstart", run, "--submit", *words) == 0

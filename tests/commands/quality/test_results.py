@@ -267,11 +267,15 @@ def test_half_done_runs_alone_are_named(tmp_path: Path, capsys: pytest.CaptureFi
 def test_the_command_prints_writes_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(tmp_path / "runs" / "a")
     make_run(tmp_path / "runs" / "b", seed=2, done=3, report=False)
+    make_run(tmp_path / "runs" / "c", seed=3)
+    (tmp_path / "runs" / "c" / "manifest.json").write_text("{")
     files = ["--csv", str(tmp_path / "all.csv"), "--out", str(tmp_path / "all.html")]
     assert cli.main(["page", str(tmp_path / "runs"), *files]) == 0
     told = capsys.readouterr().out
     assert "| 3 | 2-stage |" in told and "2-stage (paper)" in told and "left out: b: " in told
-    assert "2-stage (paper)" in (tmp_path / "all.html").read_text() and not read_csv(tmp_path / "all.csv").empty
+    page = (tmp_path / "all.html").read_text()
+    assert "2-stage (paper)" in page and not read_csv(tmp_path / "all.csv").empty
+    assert "c: manifest.json cannot be read" in page and "page runs<" in page and tmp_path.name not in page
     (tmp_path / "empty").mkdir()
     for name in ("empty", "nowhere"):
         with pytest.raises(UserError):
