@@ -121,7 +121,7 @@ def _shares(manifest: Manifest, samples: Entry) -> dict[str, Any] | None:
     steps = {entry.step for entry in manifest.upstream(samples.path) if entry.verb in ("histogram", "resample")}
     for entry in manifest.find("metrics"):
         told = _read(manifest.path(entry)) if entry.step in steps and not manifest.changes(entry.path) else None
-        if told is not None and "sums" in told:
+        if told is not None and told.get("sums"):
             return told
     return None
 

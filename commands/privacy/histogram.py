@@ -35,7 +35,7 @@ def histogram(
 
     Data, unit, budget and noise are those of the trained stage: its privacy arguments announced the histogram
     (histogram_noise_multiplier), and one release of it is written to the ledger. The noised histogram is kept beside
-    the prompts, and read instead of released again.
+    the prompts, and read instead of released again. Of one that a crash lost, labels are drawn alike.
 
     Args:
         stage_dir: Folder of the trained model of labels, RUN/labels/labels.
@@ -49,7 +49,7 @@ def histogram(
 
     Raises:
         UserError: The stage, the labels and the options do not fit together.
-        BudgetExceededError: The budget of the scope does not afford the histogram any more.
+        BudgetExceededError: The histogram alone costs more than its scope may spend.
     """
     bins = read_labels(labels)
     field = StageConfig.read(stage_dir).model.get("source")
@@ -61,13 +61,14 @@ def histogram(
     if shares is None:
         release(stage_dir, path, bins, _labels, "labels", exact)
     released = read_shares(path)
-    if list(released["sums"]) != bins or (released["noise_multiplier"] is None) != exact:
+    sums = dict.fromkeys(bins, 1.0) if released["sums"] is None else released["sums"]
+    if list(sums) != bins or (released["noise_multiplier"] is None) != exact:
         raise UserError(
             f"{path} was released with other labels or noise: restore them; another release would be spent on top"
         )
     from doppel.privacy.histogram import normalise  # needs torch, which no --help waits for
 
-    probabilities = list(normalise(released["sums"]).values())
+    probabilities = list(normalise(sums).values())
     names = random.Random(seed).choices(bins, probabilities, k=num_samples) if only is None else [only] * num_samples
     write_json_lines(out, ({"label": name} for name in names))
     noise = "exact: NOT PRIVATE" if exact else f"noise of standard deviation {released['noise_multiplier']:g}"
@@ -123,7 +124,8 @@ def release(
 
     Args:
         stage_dir: Folder of the trained model.
-        path: File to write: ``unit``, ``num_units``, ``noise_multiplier`` (None if exact) and ``sums`` by label.
+        path: File to write: ``unit``, ``num_units``, ``noise_multiplier`` (None if exact) and ``sums`` by label (None
+            where the release was left out).
         bins: Public labels, or labels that come from the private model.
         vectors: Entries of each turn by label: a function of this turn and of public things.
         name: What is counted, in words.
@@ -131,7 +133,7 @@ def release(
         told: What the file says more, of public things.
 
     Raises:
-        BudgetExceededError: The scope cannot pay.
+        BudgetExceededError: It alone costs more than its scope may spend.
     """
     from doppel.privacy.histogram import NoisyHistogram, unit_sums
 
@@ -145,4 +147,4 @@ def release(
             sums = unit_sums(rows, bins) if made.sigma is None else NoisyHistogram(made.sigma).release(rows, bins)
             return {"sums": sums, **told}
 
-        write_json(path, made.once(numbers))
+        write_json(path, made.once(numbers) or {**made.terms, "sums": None, **told})

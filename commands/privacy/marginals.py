@@ -61,7 +61,8 @@ class Marginals:
         Formal guarantees:
             All that leaves the table goes through :class:`~doppel.tables.releases.Releases`, which cost one Gaussian
             release together; each is in the ledger before it is used, and is read there where an earlier process drew
-            it. The model is post-processing.
+            it. The model is post-processing. A line of terms that a crash tore paid, and no number of the table stood in
+            it: its releases are drawn under terms that are written down again.
 
         Args:
             terms: What is asked, see :func:`terms_of`; with the noise multiplier of everything as one Gaussian release.
@@ -74,7 +75,11 @@ class Marginals:
         """
         asked = json.loads(json.dumps({**terms, "model_seed": MODEL_SEED}))
         if not self.terms:
-            self.ledger.spend(self.mechanism, asked)
+            known = self.ledger.mechanisms.get(self.mechanism)
+            if known is not None and known.done_steps:
+                self.ledger.release(self.mechanism, content=asked)
+            else:
+                self.ledger.spend(self.mechanism, asked)
             self.terms = asked
         differ = [name for name, value in asked.items() if self.terms.get(name) != value]
         if differ:

@@ -40,11 +40,12 @@ def resample(
 
     The shares are one mechanism in the ledger, released once, with the noise that the trained stage announced
     (histogram_noise_multiplier), to STAGE_DIR/marginals.json; later draws read them there. Weights are as near to
-    uniform as the shares allow, up to their noise. OUT.resampling.json tells what was done. Counted are, each unit by
-    itself (no rounding in a batch couples units): function types; with --parser those that a public parser reads; with
-    --num-topics the nearest topic, "label" in OUT, of a k-means codebook over the pool and public texts
-    (STAGE_DIR/codebook.jsonl), or "unlike all topics", farther from each than 95 % of the public texts; with
-    --num-clusters the nearest cluster of the pool: one round of votes for samples of the model.
+    uniform as the shares allow, up to their noise; uniform, where a crash lost the shares. OUT.resampling.json tells
+    what was done. Counted are, each unit by itself (no rounding in a batch couples units): function types; with
+    --parser those that a public parser reads; with --num-topics the nearest topic, "label" in OUT, of a k-means
+    codebook over the pool and public texts (STAGE_DIR/codebook.jsonl), or "unlike all topics", farther from each than
+    95 % of the public texts; with --num-clusters the nearest cluster of the pool: one round of votes for samples of the
+    model.
 
     Args:
         stage_dir: Folder of the trained model, RUN/two_stage/parse_tree; of utterances such as
@@ -68,7 +69,7 @@ def resample(
     Raises:
         UserError: The stage and the options do not fit together, or what is to be public has read the private turns.
         DataError: The pool has nothing that can be drawn.
-        BudgetExceededError: The budget of the scope does not afford the release any more.
+        BudgetExceededError: The release alone costs more than its scope may spend.
     """
     ways = {"--parser": parser, "--num-topics": num_topics, "--num-clusters": num_clusters}
     if len(given := [way for way, value in ways.items() if value is not None]) > 1:
@@ -140,7 +141,9 @@ def _draw(
     sigma, num_units, bins = released["noise_multiplier"], released["num_units"], released["bins"]
     readings = [read for _, read in kept]
     vectors = matrix([extractor.vector(read, bins) for read in readings], bins)
-    weights, targets, variance = share_weights(vectors, [released["sums"][name] for name in bins], num_units, sigma)
+    own = dict(zip(bins, num_units * np.asarray(vectors.mean(axis=0)).ravel(), strict=True))
+    sums = released["sums"] or own  # shares that a crash lost: those of the pool, under which weights are uniform
+    weights, targets, variance = share_weights(vectors, [sums[name] for name in bins], num_units, sigma)
     drawn = draw(weights, num_samples, seed, order=sorted(range(len(kept)), key=readings.__getitem__))
     drawing: dict[str, Any] = {
         "of": extractor.of,
@@ -163,6 +166,7 @@ def _draw(
         out, (line if label is None else {**line, label: read} for line, read in map(kept.__getitem__, drawn))
     )
     noise = "exact: NOT PRIVATE" if sigma is None else f"noise of standard deviation {sigma:g}"
+    noise = noise if released["sums"] else "lost: those of the over-sample"
     print(
         f"{out}: {len(drawn)} of {num_pool} {extractor.of} by the shares of {len(bins)} {extractor.what} ({noise}); "
         f"distance {drawing['distance_before']:.4f} before, {drawing['distance_after']:.4f} after, "

@@ -12,6 +12,7 @@ from datamodules.guards.overlap import refuse_private
 from datamodules.reading.example import Example
 from datamodules.training_rows import TrainingRows, first_units
 from doppel.console.ledger import FILE_NAME
+from doppel.console.say import say
 from doppel.errors import UserError
 from doppel.files import run_of
 from doppel.privacy.accounting import GaussianRelease
@@ -36,6 +37,8 @@ class StageRelease:
         sigma: Noise over sensitivity; None where it is exact.
         ledger: What pays; None where nothing is paid.
         mechanism: Its id there.
+        scope: Its budget there.
+        name: What is released, in words.
     """
 
     turns: list[Example]
@@ -44,6 +47,8 @@ class StageRelease:
     sigma: float | None
     ledger: Ledger | None
     mechanism: str
+    scope: str = ""
+    name: str = ""
 
     @classmethod
     def declare(
@@ -96,32 +101,50 @@ class StageRelease:
         spec = privacy.plan_releases(num_units, str(rows.unit), sigma)
         total = privacy.total_epsilon
         mechanism = declare(ledger, privacy.scope, stage, spec, rows.fingerprint, kind, total_epsilon=total)
-        return cls(turns, str(rows.unit), num_units, sigma, ledger, mechanism)
+        return cls(turns, str(rows.unit), num_units, sigma, ledger, mechanism, privacy.scope, name)
 
-    def once(self, numbers: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    def once(self, numbers: Callable[[], Mapping[str, Any]]) -> dict[str, Any] | None:
         """Return what was released, or draw it, pay for it and say in the ledger what it is.
 
         Formal guarantees:
             Killed at any moment, a process has paid and released, or neither: the numbers are in the line that pays.
-            Who goes on reads that line, and noise is never drawn a second time for one payment. A scope that cannot pay
-            is refused before the turns are read in vain, and an interruption of the reading spends nothing.
+            Who goes on reads that line, and noise is never drawn a second time for one payment: one whose line a crash
+            tore is left out, for a part of its numbers may stand there. So is one that a scope cannot pay any more,
+            before the turns are read in vain. An interruption of the reading spends nothing.
 
         Args:
             numbers: Draws the numbers, with the noise of this release.
 
+        Returns:
+            None where it is left out: a caveat says so, and the run goes on without.
+
         Raises:
-            BudgetExceededError: The scope cannot pay.
+            BudgetExceededError: It alone costs more than its scope may spend.
         """
         if self.ledger is not None:
             for paid in contents(self.ledger, self.mechanism):
                 return paid
-            if not self.ledger.remaining(self.mechanism):
-                self.ledger.spend(self.mechanism)  # refuses and says why
-        known = {"unit": self.unit, "num_units": self.num_units, "noise_multiplier": self.sigma}
-        content = {**known, **numbers()}
+            why = None
+            if self.ledger.mechanisms[self.mechanism].done_steps:
+                why = "was paid for, and a crash tore its line in the ledger"
+            elif not self.ledger.remaining(self.mechanism):
+                if not self.ledger.spent(self.scope):
+                    self.ledger.spend(self.mechanism)  # refuses and says why
+                why = "is not in the budget any more, for what crashes undid stays spent"
+            if why is not None:
+                text = f"the release of {self.scope}, {self.name}, {why}: the run goes on without"
+                self.ledger.caveat(self.scope, text, voids=False)
+                say(f"warning: {text}")
+                return None
+        content = {**self.terms, **numbers()}
         if self.ledger is not None:
             self.ledger.spend(self.mechanism, content)
         return content
+
+    @property
+    def terms(self) -> dict[str, Any]:
+        """Of whom it is, and under which noise."""
+        return {"unit": self.unit, "num_units": self.num_units, "noise_multiplier": self.sigma}
 
 
 def declare(

@@ -39,7 +39,7 @@ def words(
         One Gaussian release of sensitivity 1 (:mod:`doppel.words`) under the noise that the stage announced
         (words_noise_multiplier), q = 1, in its scope. Choices of units and sums without noise stay in the memory of
         this process. What is shown is computed from the noisy sums, the vocabulary and the reference, and leaves it in
-        the line of the ledger that pays, once (:meth:`StageRelease.once`).
+        the line of the ledger that pays, once (:meth:`StageRelease.once`). Where that left it out, nothing is written.
 
     Args:
         stage_dir: Folder of the trained stage, whose turns, unit and budget these are.
@@ -52,7 +52,7 @@ def words(
 
     Raises:
         UserError: The stage announced no such release, or the reference says what a private file does.
-        BudgetExceededError: The budget of the scope does not afford the release any more.
+        BudgetExceededError: It alone costs more than its scope may spend.
     """
     config = None if data is None else StageConfig({"data": {"init_args": data}, "privacy": privacy})
     with hold(stage_dir):
@@ -69,6 +69,8 @@ def words(
             return {"per_unit": per_unit, **asdict(found)}
 
         content = made.once(numbers)
+        if content is None:
+            return
         write_json(out, content)
     print(f"{out}: {len(content['words'])} words that nobody expected (each from {content['least']:.2%} of the units)")
 

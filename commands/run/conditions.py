@@ -38,7 +38,7 @@ def topic_of(run: Path, system: System, given: str) -> str:
 def oversample_for_topic(run: Path, system: System, topic: str) -> int:
     """Return how many texts to draw for one of a topic, by its released share."""
     told = read_shares(run / system.scope / "one_stage" / "marginals.json")
-    share = told["sums"].get(topic, 0.0) / told["num_units"]
+    share = (told["sums"] or {}).get(topic, 0.0) / told["num_units"]
     return min(_MOST, math.ceil(_MARGIN / share)) if share > 0 else _MOST
 
 

@@ -75,6 +75,21 @@ def test_a_noised_histogram_is_spent_once_and_gives_prompts_of_public_labels(run
     assert Ledger(run / "ledger.jsonl").summary()["mechanisms"][1]["done_steps"] == 1
 
 
+def test_labels_are_drawn_alike_where_a_crash_tore_the_line_of_their_histogram(run: Path) -> None:
+    trained(run, sigma=5.0)
+    assert histogram(run) == 0
+    (run / "labels.histogram.json").unlink()
+    (run / "ledger.jsonl").write_bytes((run / "ledger.jsonl").read_bytes()[:-40])
+    for more in ([], ["--shares", str(run / "labels.histogram.json"), "--seed", "3"]):
+        assert histogram(run, *more) == 0
+        prompts = Counter(json.loads(line)["label"] for line in (run / "labels.jsonl").read_bytes().splitlines())
+        assert min(prompts[name] for name in ("Banks", "Music", "Alarm")) > 120
+    ledger = Ledger(run / "ledger.jsonl")
+    assert ledger.mechanisms["labels/histogram"].done_steps == 1 and not ledger.releases("labels/histogram")
+    (caveat,) = ledger.summary()["scopes"]["labels"]["caveats"]
+    assert "histogram of labels, was paid for, and a crash tore its line" in caveat
+
+
 def test_an_exact_histogram_must_be_asked_for_and_is_written_down_as_not_private(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -292,6 +292,19 @@ def test_a_kill_anywhere_loses_no_budget_and_draws_nothing_twice(
     assert cli.main(["verify", str(folder / "rows.csv")]) == 0
 
 
+def test_a_torn_line_of_terms_paid_for_the_releases_that_follow(table: Path) -> None:
+    folder = table.parent / "out"
+    with pytest.MonkeyPatch.context() as patch:
+        kill_at(patch, Ledger, "spend", 1, after=True)
+        with pytest.raises(Killed):
+            call(table)
+    path = folder / FILE_NAME
+    path.write_bytes(path.read_bytes()[:-40])
+    assert call(table) == 0 and Ledger(path).mechanisms["metadata/rows.csv"].done_steps == 1
+    assert contents(folder)[0]["columns"] and len(contents(folder)) == 4
+    assert cli.main(["verify", str(folder / "rows.csv")]) == 0
+
+
 def test_other_terms_are_not_gone_on_with(table: Path, capsys: pytest.CaptureFixture) -> None:
     assert call(table) == 0
     assert call(table, "--columns", "domain") == 2

@@ -104,6 +104,25 @@ def test_killed_anywhere_words_are_drawn_and_paid_for_once(
     assert line.content == json.loads((run / "one_stage/words.json").read_text())
 
 
+@pytest.mark.parametrize("left", [60, 200, 100_000])
+def test_words_whose_line_a_crash_tore_are_left_out_and_the_card_says_so(
+    run: Path, left: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody has to find ``words=null``; noise is never drawn again, for a part of the numbers may stand there."""
+    assert words(run) == 0
+    (run / "one_stage/words.json").unlink()
+    *lines, last = (run / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "ledger.jsonl").write_bytes(b"".join([*lines, last[: min(left, len(last) - 40)]]))
+    for _ in range(2):
+        assert words(run) == 0 and not (run / "one_stage/words.json").exists()
+    assert "warning: the release of one_stage, words, was paid for, and a crash tore" in capsys.readouterr().out
+    ledger = Ledger(run / "ledger.jsonl")
+    assert ledger.mechanisms["one_stage/words"].done_steps == 1 and not ledger.releases("one_stage/words")
+    assert cli.main(["verify", str(run)]) == 0
+    (caveat,) = json.loads((run / "privacy_card.json").read_text())["budgets"]["one_stage"]["caveats"]
+    assert "a crash tore its line" in caveat
+
+
 def test_a_reference_that_says_what_the_private_file_does_is_refused(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
