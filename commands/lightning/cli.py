@@ -28,6 +28,7 @@ from commands.lightning.hardware import check_hardware, settled_precision, uses_
 from commands.lightning.own_code import place
 from commands.lightning.parser import PRIVACY, DoppelArgumentParser, listed_privacy, no_prompts
 from commands.lightning.prompts import check_prompts
+from commands.runs.manifest_writer import refuse_lost_ledger
 from commands.runs.private_files import of_runs
 from commands.runs.run_folder import claim, hold, last_checkpoint, ledger_of_run, refuse_to_begin_again, wandb_id
 from datamodules.data_module import TrainingDataModule, is_disclosable
@@ -327,6 +328,8 @@ class DoppelCLI(LightningCLI):
             if callback.class_path == CHECKPOINT and callback.init_args.dirpath is None:
                 callback.init_args.dirpath = str(run_dir / "checkpoints")
         if config.privacy is not None:
+            if self.trains:
+                refuse_lost_ledger(run_of(run_dir))
             config.privacy.ledger_path = ledger_of_run(run_dir, config.privacy.ledger_path)
             config.privacy.stage = config.privacy.stage or run_dir.name
 

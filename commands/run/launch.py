@@ -21,6 +21,7 @@ from commands.run.slurm import Site, load_site, queued
 from commands.run.sources import check_sources
 from commands.run.values import Point, joined, read_grid, read_values
 from commands.run.work import Work, make_folder, settle, write
+from commands.runs.manifest_writer import refuse_lost_ledger
 from commands.runs.run_folder import has_begun, hold
 from doppel.console.say import say
 from doppel.errors import UserError
@@ -118,8 +119,9 @@ def begin(experiment: Experiment, run: Path, site: Site) -> Work:
     """Return what an experiment has to do in a folder.
 
     Raises:
-        UserError: The folder was begun with other settings.
+        UserError: The folder was begun with other settings, or its ledger is gone.
     """
+    refuse_lost_ledger(run)
     known = {file.stem: queued(run, file.stem) for file in (run / "slurm").glob("*.job")}
     jobs = {name: job for name, job in known.items() if job is not None}
     is_anew = not has_begun(run) and not jobs  # what a failed start left binds nobody

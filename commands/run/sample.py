@@ -88,6 +88,7 @@ def sample(
     os.environ.setdefault("WANDB_SILENT", "true")
     run = run_dir.resolve()
     experiment = _experiment(run, run_dir)
+    refuse_old(run)
     ways = {"--label": label, "--topic": topic, "--words": words, "--trees": trees}
     given = [way for way, value in ways.items() if value is not None]
     if len(given) > 1:
@@ -116,7 +117,6 @@ def sample(
         say(f"── about {num_samples:,} samples are drawn, to find {wanted.num:,} that say {' and '.join(asked)}")
     if trees is not None:
         wanted = replace(wanted, trees=trees.resolve(), num=check_trees(run, trees, public))
-    refuse_old(run)
     drawn: dict[str, int] = {}
     with hold(run):
         seconds = _seconds(experiment, run, chosen, wanted)

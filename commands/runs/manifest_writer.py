@@ -13,9 +13,11 @@ from filelock import FileLock, Timeout
 from commands.runs.manifest import KEYED, VERSION, Entry, Manifest, digest_of
 from commands.runs.steps import Step
 from datamodules.reading.files import file_digest
+from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
 from doppel.files import MANIFEST, sha256_of, write_json
 from doppel.privacy.fingerprint import keyed_fingerprint
+from doppel.privacy.ledger import Ledger
 
 _PATIENCE = 120  # seconds: jobs of one run may end at the same time
 
@@ -28,17 +30,45 @@ def lay_out(run: Path) -> None:
 
 
 def refuse_old(run: Path) -> None:
-    """Refuse to go on with a run whose files lie where a former version placed them.
+    """Refuse to go on with a run whose files lie where a former version placed them, or whose manifest is gone.
 
     Raises:
-        UserError: They do.
+        UserError: They do, or it is.
     """
-    if Manifest.read(run).version != VERSION:
+    version = Manifest.read(run).version
+    if version is None:
+        raise UserError(
+            f"{run / MANIFEST} is gone, which tells what the steps of this run have made and what paid for it: restore "
+            "it, or give another RUN_DIR, which spends on top of what this run has spent"
+        )
+    if version != VERSION:
         raise UserError(
             f"{run} was begun by a former version of Doppel, whose files lie elsewhere: page, verify and export read "
             "it; to go on, check out the commit in its experiment.yaml, or give another RUN_DIR, which spends on top "
             "of what this run has spent"
         )
+
+
+def refuse_lost_ledger(run: Path) -> None:
+    """Refuse to go on with a run whose ledger does not tell of what its manifest says was paid.
+
+    Formal guarantees:
+        A step that has ended names in the manifest what paid for it. A ledger without a step of that is another one, or
+        none: a training that it pays for would spend a whole budget again on the same people.
+
+    Raises:
+        UserError: It does not.
+    """
+    ledger = Ledger(run / FILE_NAME)
+    for name in {name for entry in Manifest.read(run).files.values() for name in entry.mechanisms}:
+        scope, _, stage = name.rpartition("/")
+        known = ledger.mechanisms.get(ledger.mechanism_id(scope, stage))
+        if known is None or not known.done_steps:
+            raise UserError(
+                f"the manifest beside it names {name}, which has paid for files of this run, and the ledger has no "
+                "step of it: restore the ledger; another RUN_DIR spends on top of what this run has spent",
+                about=run / FILE_NAME,
+            )
 
 
 def declare(step: Step, run: Path) -> None:

@@ -25,6 +25,8 @@ from commands.run.recipes import draw as more_steps
 from commands.run.recipes import seed_of
 from commands.runs.manifest import Manifest
 from commands.runs.systems import system
+from doppel.privacy.ledger import Ledger
+from doppel.privacy.spec import plan
 from doppel.topics import Codebook
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -268,6 +270,35 @@ def test_a_run_of_the_former_layout_is_read_and_not_gone_on_with(
         (line,) = capsys.readouterr().err.splitlines()
         assert "former version" in line and "another RUN_DIR" in line
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("gone", ["ledger.jsonl", "a line of it", "manifest.json"])
+def test_a_run_whose_record_is_gone_is_refused_and_not_trained_anew(
+    run: Path, finished: Path, gone: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = run / "ledger.jsonl"
+    if gone == "a line of it":
+        other = Ledger(run / "other.jsonl")
+        spec = plan(60, 6, 1, 8.0, delta=1e-3, accountant="rdp")
+        other.open(scope="one_stage", stage="one_stage", spec=spec, planned_steps=10, data_fingerprint="f00d")
+        other.path.replace(ledger)
+    else:
+        (run / gone).unlink()
+    place = run / ("manifest.json" if gone == "manifest.json" else "ledger.jsonl")
+    commands = [["run", str(finished.parent / "mine.yaml"), str(run), "--local"]]
+    if gone == "manifest.json":
+        commands.append(["sample", str(run)])
+    else:
+        shutil.rmtree(run / "two_stage" / "parse_tree" / "checkpoints")
+        commands.append(["fit", "--config", str(run / "configs/two_stage-parse_tree.yaml"), "--run_dir"])
+        commands[-1].append(str(run / "two_stage" / "parse_tree"))
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    for words in commands:
+        capsys.readouterr()
+        assert cli.main(words) == 2
+        line = capsys.readouterr().err.strip().splitlines()[-1]
+        assert str(place) in line and "restore" in line and "another RUN_DIR" in line and "former" not in line
+    assert {path: path.read_bytes() for path in before} == before and not (run / "two_stage/draws").exists()
 
 
 def test_synthetic_leads_to_the_samples_of_the_main_system_and_a_changed_copy_is_noticed(
