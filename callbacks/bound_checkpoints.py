@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from lightning.fabric.plugins import CheckpointIO
 
+from callbacks.checkpoint_space import CheckpointSpace
 from doppel.files import sha256_of
 from doppel.privacy.private_step import PrivateTrainingError
 
@@ -28,11 +29,24 @@ class BoundCheckpoints(CheckpointIO):
         io: What reads and removes files.
         release: Called with a checkpoint and the SHA-256 of its file before it gets its name; if it raises, there is
             no checkpoint.
+
+    Attributes:
+        space: Room that is held for the next file, and lent to it; None: whatever the disk has.
     """
 
     def __init__(self, io: CheckpointIO, release: Callable[[dict[str, Any], str], None]) -> None:
         self._io = io
         self._release = release
+        self.space: CheckpointSpace | None = None
+
+    def hold(self) -> None:
+        """Hold room for the next file.
+
+        Raises:
+            UserError: The disk has none.
+        """
+        if self.space is not None:
+            self.space.hold()
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
         """Write the file, which its owner alone can read.
@@ -48,10 +62,14 @@ class BoundCheckpoints(CheckpointIO):
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f"{path.name}.partial")
+        if self.space is not None:
+            self.space.lend()
         try:
             os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
             torch.save(checkpoint, str(partial))
             self._release(checkpoint, sha256_of(partial))
+            if self.space is not None:
+                self.space.note(partial.stat().st_size)
             partial.replace(path)
         except BaseException:
             partial.unlink(missing_ok=True)
@@ -66,5 +84,7 @@ class BoundCheckpoints(CheckpointIO):
         self._io.remove_checkpoint(path)
 
     def teardown(self) -> None:
-        """Tear down the wrapped one."""
+        """Tear down the wrapped one, and give the room back."""
+        if self.space is not None:
+            self.space.close()
         self._io.teardown()

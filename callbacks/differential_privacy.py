@@ -15,8 +15,9 @@ from lightning.pytorch.utilities.types import STEP_OUTPUT
 from torch.optim import Optimizer
 
 from callbacks.bound_checkpoints import BoundCheckpoints
+from callbacks.checkpoint_space import CheckpointSpace
 from callbacks.closed_loggers import close_figures, open_loggers, opened
-from callbacks.requirements import monitors, refusals, refuse_full_disk, refuse_scheduler
+from callbacks.requirements import monitors, refusals, refuse_scheduler
 from callbacks.row_independence import check_row_independence
 from callbacks.untrained_state import UntrainedState
 from datamodules.batches.batch import LogicalBatch
@@ -27,7 +28,7 @@ from doppel.errors import UserError
 from doppel.privacy.checkpoint import privacy_state
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.private_step import PrivateStep, PrivateTrainingError
-from doppel.privacy.session import PrivateSession, last_step, plan_stage
+from doppel.privacy.session import PrivateSession, checkpoint_every, last_step, plan_stage
 from doppel.privacy.spec import MAX_GRAD_NORM, DPPlan, PrivacyArguments
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 from lightning_modules.training.loss_scale import StaticLossScale
@@ -78,6 +79,12 @@ class DifferentialPrivacy(Callback):
         self._paid: int | None = None  # the step whose line is in the ledger
         self._restored: dict[str, Any] | None = None
         self._untrained: UntrainedState | None = None
+        self._checkpoints: BoundCheckpoints | None = None
+
+    @property
+    def saves_every(self) -> int:
+        """Steps of this training after which its next checkpoint is kept, at the latest."""
+        return checkpoint_every(self._last_step)
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Refuse what would break the guarantee, before anything is computed; replace a gradient scaler.
@@ -103,7 +110,8 @@ class DifferentialPrivacy(Callback):
         if isinstance(precision, MixedPrecision) and precision.precision == "16-mixed":
             self._loss_scale = self.privacy.fp16_loss_scale
             trainer.strategy.precision_plugin = StaticLossScale(self._loss_scale, precision.device)
-        trainer.strategy.checkpoint_io = BoundCheckpoints(trainer.strategy.checkpoint_io, self._release)
+        self._checkpoints = BoundCheckpoints(trainer.strategy.checkpoint_io, self._release)
+        trainer.strategy.checkpoint_io = self._checkpoints
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Calibrate σ, open the ledger, make the module's step private."""
@@ -121,7 +129,7 @@ class DifferentialPrivacy(Callback):
             affordable = session.open(data, planned_steps, pl_module.origins, before is not None)
             self.session = session
         self._last_step = last_step(privacy, wanted_steps, self._num_steps, trainer.strategy.broadcast(affordable))
-        if self._last_step < wanted_steps:
+        if self._num_steps < self._last_step < wanted_steps:
             question = f"Go on with {self._last_step} of {wanted_steps} steps, all that the budget affords?"
             if not trainer.strategy.broadcast(confirm(question) if trainer.is_global_zero else True):
                 raise UserError("nothing was started: the checkpoint that is there stays, and so does what was spent")
@@ -146,11 +154,12 @@ class DifferentialPrivacy(Callback):
             logger.log_hyperparams({"privacy": {**self.spec.to_dict(), "scope": privacy.scope}})
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Test two rows, and the disk; set the last step, for Lightning has restored ``max_steps`` by now.
+        """Test two rows; set the last step, for Lightning has restored ``max_steps`` by now.
 
         From a checkpoint of an epoch's end it would count that epoch again, and end one epoch early.
         """
-        assert isinstance(pl_module, LogicalBatchModule) and self._untrained is not None
+        assert isinstance(pl_module, LogicalBatchModule)
+        assert self._untrained is not None and self._checkpoints is not None
         trainer.fit_loop.epoch_loop.max_steps = self._last_step
         self._first_step = trainer.global_step
         refuse_scheduler(trainer)
@@ -163,12 +172,16 @@ class DifferentialPrivacy(Callback):
             if self.session is not None:
                 self.session.ledger.caveat(self.privacy.scope, text, voids=False)
         self._untrained.refuse_change("a made-up row of its probe()", trained_too=True)
-        refuse_full_disk(trainer)
+        self._checkpoints.space = CheckpointSpace.of(trainer)
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: LogicalBatch, batch_idx: int
     ) -> None:
-        """Write the step to the ledger before it runs; the ledger refuses one that the budget does not afford."""
+        """Write the step to the ledger before it runs; the ledger refuses one that the budget does not afford. None is
+        paid whose checkpoint has no room on the disk.
+        """
+        if self._checkpoints is not None:
+            self._checkpoints.hold()
         if self.session is not None:
             self.session.ledger.spend(self.session.mechanism_id)
         self._paid = trainer.global_step
@@ -267,11 +280,11 @@ class DifferentialPrivacy(Callback):
         self._restored = state_dict
 
     def _release(self, checkpoint: dict[str, Any], sha256: str) -> None:
-        """Write a checkpoint to the ledger; not one before the first step is paid."""
+        """Write a checkpoint to the ledger; not one without a paid step."""
         state = privacy_state(checkpoint)
         if state is None:  # such as the bare weights that a spawned rank 0 hands to the process that started it
             return
-        if self.session is not None and self._paid is not None and state["num_steps"] > 0:
+        if self.session is not None and state["num_steps"] > 0:
             self.session.ledger.release(state["mechanism_id"], sha256=sha256, steps=state["num_steps"])
 
     def _note_diagnostics(self, stage: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import signal
 import threading
@@ -17,6 +18,7 @@ from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_info
 
 from callbacks.closed_loggers import opened
+from callbacks.differential_privacy import DifferentialPrivacy
 from callbacks.slurm_job import SlurmJob
 from doppel.errors import UserError
 
@@ -47,13 +49,14 @@ class Preemption(Checkpoint):
     Formal guarantees:
         The checkpoint is written between two steps, when ledger entry, noise, parameters and counters of a step are
         all made, so the requeued run spends exactly the steps of an undisturbed one. A run that is killed before it
-        could save goes back to an older checkpoint; its lost steps stay in the ledger, so ε only grows. The clock says
-        when a run is saved or stopped; how long a step takes may tell of its rows, which no ε covers.
+        could save goes back to an older checkpoint; its lost steps, one or a twentieth of a private training at most,
+        stay in the ledger, so ε only grows. The clock says when a run is saved or stopped; how long a step takes may
+        tell of its rows, which no ε covers.
 
     Args:
         every_n_minutes: Also save ``last.ckpt`` at the end of a step when the latest checkpoint is so old; 0: after
-            each step; null: 10, and 1 for a model of fewer than 50 million weights. Beside the end of each epoch. The
-            key ``save_every``.
+            each step; null: 10, and 1 for a model of fewer than 50 million weights. Beside the end of each epoch, and
+            of each twentieth of the steps of a private training. The key ``save_every``.
     """
 
     def __init__(self, every_n_minutes: float | None = None) -> None:
@@ -62,6 +65,8 @@ class Preemption(Checkpoint):
         self.every_n_minutes = every_n_minutes
         self._minutes = 10.0
         self._saved_at = 0.0
+        self._most_steps = math.inf  # between two checkpoints
+        self._saved_step = 0
         self._previous: dict[signal.Signals, Any] = {}
         self._process: int | None = None
         self._is_signalled = False
@@ -89,14 +94,16 @@ class Preemption(Checkpoint):
         # Of a small model a checkpoint costs nothing, and each step that a crash undoes stays spent.
         usual = 1.0 if sum(weights.numel() for weights in pl_module.parameters()) < 50_000_000 else 10.0
         self._minutes = usual if self.every_n_minutes is None else self.every_n_minutes
-        self._saved_at = time.monotonic()
+        self._saved_at, self._saved_step = time.monotonic(), trainer.global_step
+        private = [own for own in trainer.callbacks if isinstance(own, DifferentialPrivacy)]  # type: ignore[attr-defined]
+        self._most_steps = private[0].saves_every if private else math.inf
         if self._process is not None:
             self._listen(is_training=True)
         self._leave_before_a_step(trainer)
 
-    def on_save_checkpoint(self, *_: Any) -> None:
+    def on_save_checkpoint(self, trainer: pl.Trainer, *_: Any) -> None:
         """Note that, whoever saves, the latest checkpoint is of now."""
-        self._saved_at = time.monotonic()
+        self._saved_at, self._saved_step = time.monotonic(), trainer.global_step
 
     def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Listen alone, likewise."""
@@ -109,6 +116,7 @@ class Preemption(Checkpoint):
         Ranks agree by one all-reduce a step, and by a second one where some rank has a reason to save.
         """
         is_due = time.monotonic() - self._saved_at >= 60 * self._minutes
+        is_due |= trainer.global_step - self._saved_step >= self._most_steps
         if self._process is None or not trainer.strategy.reduce_boolean_decision(
             self._is_signalled or is_due, all=False
         ):

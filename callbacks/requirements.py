@@ -1,20 +1,17 @@
-"""What a private run refuses before a step is spent: settings that break the guarantee, and a disk that is full."""
+"""What a private run refuses before a step is spent: settings that break the guarantee."""
 
 from __future__ import annotations
 
 import os
-import tempfile
-from pathlib import Path
 from typing import Any, cast
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder, ModelCheckpoint
+from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from datamodules.private_data import PrivateData, missing_members
-from doppel.errors import UserError
 from doppel.privacy.private_step import PrivateTrainingError
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 from lightning_modules.training.strategy import LogicalBatchDDPStrategy
@@ -52,29 +49,6 @@ def refuse_scheduler(trainer: pl.Trainer) -> None:
             "ReduceLROnPlateau lowers the learning rate by a metric, and a step has none that is not private: give "
             "lr_scheduler a schedule of steps, such as torch.optim.lr_scheduler.CosineAnnealingLR"
         )
-
-
-def refuse_full_disk(trainer: pl.Trainer) -> None:
-    """Refuse to train where no checkpoint has room: weights, and two moments of each trained one, as Adam keeps.
-
-    Raises:
-        UserError: There is none; nothing was spent.
-    """
-    keepers = [c for c in trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint) and c.dirpath]
-    if not keepers or not trainer.is_global_zero:
-        return
-    folder = Path(str(keepers[0].dirpath))
-    values = [*trainer.lightning_module.parameters(), *trainer.lightning_module.buffers()]
-    size = sum(value.nbytes + (8 * value.numel() if value.requires_grad else 0) for value in values)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as file:
-            os.posix_fallocate(file.fileno(), 0, size)
-    except OSError as error:
-        raise UserError(
-            f"a checkpoint cannot be kept in {folder} ({error.strerror}): free some space there, or give another "
-            "folder; no step was spent"
-        ) from error
 
 
 def monitors(callback: object) -> list[str]:

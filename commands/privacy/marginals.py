@@ -61,8 +61,8 @@ class Marginals:
         Formal guarantees:
             All that leaves the table goes through :class:`~doppel.tables.releases.Releases`, which cost one Gaussian
             release together; each is in the ledger before it is used, and is read there where an earlier process drew
-            it. The model is post-processing. A line of terms that a crash tore paid, and no number of the table stood in
-            it: its releases are drawn under terms that are written down again.
+            it. The model is post-processing. A line of terms that a crash tore has paid, and held no number of the
+            table: releases are drawn under terms that are written down again.
 
         Args:
             terms: What is asked, see :func:`terms_of`; with the noise multiplier of everything as one Gaussian release.

@@ -27,6 +27,7 @@ from datamodules.text_format import TextFormat
 from doppel.console.say import say
 from doppel.errors import DataError
 from doppel.evolution.budget import Outlook
+from doppel.privacy.session import checkpoint_every
 from doppel.topics import UNLIKE, make_codebook
 
 #: Rows of the product, and the most and the least of its rate that steps reach, private or not: .45 to .6 on a CPU.
@@ -54,6 +55,13 @@ def tell_ready(work: Work, found: Mapping[str, Readiness | Outlook]) -> None:
             least, most, num_trained = forecast(ready.num_units, trainings, experiment)
             more = "" if ready.unit == "utterance" else f", as much again for each further row a {ready.unit} has"
             say(f"{ready.text}, {_range(least, most)} of training on this machine (by public rows{more})")
+            if ready.spec is not None:
+                most = max(map(checkpoint_every, ready.spec.stage_steps))
+                often = "step" if most == 1 else f"{most} steps"
+                say(
+                    f"   a checkpoint is kept every {often} at least: a crash costs at most so many of the "
+                    f"{ready.steps:,}, which stay paid"
+                )
             if experiment.effort > 1:
                 say(f"   effort={experiment.effort}: effort=1 takes 1/{experiment.effort} of the time, with more noise")
             if num_trained > _MANY_WEIGHTS:

@@ -19,6 +19,7 @@ from typing import Any
 
 from commands.run.forks import Forked
 from commands.runs.manifest_writer import enter
+from commands.runs.run_folder import last_checkpoint
 from commands.runs.steps import Step
 from commands.runs.yaml_files import PLACE, ROOT
 from doppel.console.ledger import FILE_NAME
@@ -111,9 +112,9 @@ def run_stage(
     if kind == "fit":
         failures = _Failures(words)
         failures.refuse_third()
-        last = Path(words[words.index("--run_dir") + 1]) / "checkpoints" / "last.ckpt"
-        if last.exists() or last.is_symlink():
-            sys.stdout.write(f"   resuming from {last.parent.parent.name}/checkpoints/last.ckpt\n")
+        stage = Path(words[words.index("--run_dir") + 1])
+        if last_checkpoint(stage) is not None:
+            sys.stdout.write(f"   resuming from {stage.name}/checkpoints/last.ckpt\n")
             words += ["--ckpt_path", "last"]
     if os.environ.get("DOPPEL_SRUN") and kind in ("fit", "predict"):
         nodes = os.environ["SLURM_JOB_NUM_NODES"] if kind == "fit" else "1"
@@ -223,7 +224,7 @@ class _Failures:
         self._file, self._ledger = run_dir / ".failed", Ledger(run_of(run_dir) / FILE_NAME).path
         last = run_dir / "checkpoints" / "last.ckpt"
         config = Path(words[words.index("--config") + 1]).read_bytes() if "--config" in words else b""
-        content = config + (last.resolve().name if last.exists() else "").encode()
+        content = config + (str(last.stat().st_mtime_ns) if last.exists() else "").encode()
         self._line = f"{hashlib.sha256(content).hexdigest()}\n"
         self._paid = self._size()
 

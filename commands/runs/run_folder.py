@@ -95,15 +95,18 @@ def ledger_of_run(run_dir: Path, given: str | None) -> str:
 def last_checkpoint(run_dir: Path) -> str | None:
     """Return the checkpoint from which the training of a stage goes on; None if there is none yet.
 
-    That is ``checkpoints/last.ckpt``. Lightning removes the file that this link names before it sets the link anew:
-    after a kill at that moment it is the newest other checkpoint, which was whole before anything was removed.
+    That is ``checkpoints/last.ckpt``. Lightning removes the file that this link names, then the link, and sets it anew:
+    after a kill at such a moment it is set here, to the newest other checkpoint, which was whole before anything was
+    removed. So a training that has no step left has its ``last.ckpt``, too.
     """
     folder = run_dir / "checkpoints"
     last = folder / "last.ckpt"
-    if last.is_file():
-        return str(last)
     others = sorted(folder.glob("step=*.ckpt"), key=lambda path: path.stat().st_mtime)
-    return str(others[-1]) if last.is_symlink() and others else None
+    if not last.is_file() and others:
+        link = folder / f".last.ckpt.{os.uname().nodename}.{os.getpid()}"
+        link.symlink_to(others[-1].name)
+        link.replace(last)
+    return str(last) if last.is_file() else None
 
 
 def refuse_to_begin_again(run_dir: Path, is_private: bool) -> None:

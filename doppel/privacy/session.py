@@ -50,17 +50,18 @@ def plan_stage(
 
 def last_step(privacy: PrivacyArguments, wanted: int, done: int, affordable: int) -> int:
     """Return the number of steps after which the training ends: those that are ``wanted``, or those that are ``done``
-    and what is ``affordable`` beside them.
+    and what is ``affordable`` beside them. Where nothing is, what was done is the finished training.
 
     Raises:
-        BudgetExceededError: Steps remain, and the budget affords none.
+        BudgetExceededError: Steps remain, the budget affords none, and none of those that it paid for was kept.
     """
     remaining = wanted - done
-    if affordable == 0 and remaining > 0:
+    if affordable == 0 and remaining > 0 and done == 0:
         raise BudgetExceededError(
             f"the ledger {privacy.ledger_path} has no step left for budget {privacy.scope!r} (target ε = "
-            f"{privacy.target_epsilon:g}): use the model that is there; another training on the same people would "
-            "spend on top of it"
+            f"{privacy.target_epsilon:g}), and this training begins without a checkpoint: give --ckpt_path last where "
+            "there is one. Where none was kept, its paid steps are lost and have released nothing; what other stages "
+            "released stays. Another run folder trains anew, and its ε comes on top for the same people"
         )
     if affordable < remaining:
         log.warning(
@@ -70,6 +71,13 @@ def last_step(privacy: PrivacyArguments, wanted: int, done: int, affordable: int
             affordable,
         )
     return min(wanted, done + affordable)
+
+
+def checkpoint_every(steps: int) -> int:
+    """Return after how many steps a training of so many ``steps`` keeps its next checkpoint, at the latest: a twentieth
+    of them, and so many a crash can undo, which stay spent.
+    """
+    return max(1, steps // 20)
 
 
 class PrivateSession:

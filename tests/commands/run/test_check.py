@@ -150,6 +150,10 @@ def test_a_training_that_failed_twice_alike_is_not_paid_a_third_time(tmp_path: P
     assert ledger.read_text() == "spent\n" * 2
     config.write_text("a: 2\n")
     assert start() == 1 and ledger.read_text() == "spent\n" * 3
+    assert start() == 1
+    (tmp_path / "fit" / "checkpoints").mkdir()
+    (tmp_path / "fit" / "checkpoints" / "last.ckpt").touch()  # it came further
+    assert start() == 1 and ledger.read_text() == "spent\n" * 5
     assert not has_begun(tmp_path / "other") and not any((tmp_path).glob(".done/*"))
 
 
@@ -206,7 +210,7 @@ def test_a_check_ends_with_what_each_system_will_do(
 ) -> None:
     monkeypatch.setattr(estimate, "forecast", lambda *_: (170.0, 510.0, 0))
     assert called(users, tmp_path / "run", "--check", **{"epochs.one_stage": 2}) == 0
-    *_, one, two, _ = capsys.readouterr().out.splitlines()
+    *_, one, often, two, other, _ = capsys.readouterr().out.splitlines()
     sigma = plan(50, 2, 2, 8.0, accountant="rdp").noise_multiplier
     assert one.startswith("hopeless: one_stage, 50 users, B 2, 50 steps, σ ")
     assert one.endswith(
@@ -214,6 +218,8 @@ def test_a_check_ends_with_what_each_system_will_do(
     )
     assert float(one.split("σ ")[1].split(",")[0]) == pytest.approx(sigma, abs=5e-4)
     assert two.startswith("hopeless: two_stage, 50 users, B 2, 75 steps, σ ")
+    told = "   a checkpoint is kept every 2 steps at least: a crash costs at most so many of the {}, which stay paid"
+    assert [often, other] == [told.format(50), told.format(75)], "of stages of 25 and of 50 steps"
     assert not (tmp_path / "run").exists()
 
 
