@@ -217,16 +217,17 @@ def test_the_overfit_overlay_learns_its_units_by_heart(tmp_path: Path, small: li
     assert losses[-1] < 0.5 * losses[0]
 
 
-@pytest.mark.parametrize("left", ["last", "dangling", "nothing"])
+@pytest.mark.parametrize("left", ["last", "dangling", "no link", "nothing"])
 def test_ckpt_path_last_finds_what_a_kill_left(tmp_path: Path, left: str) -> None:
     folder = tmp_path / "checkpoints"
     folder.mkdir()
     if left != "nothing":
-        (folder / "last.ckpt").symlink_to("step=5.ckpt" if left == "dangling" else "step=10.ckpt")
         (folder / "step=10.ckpt").touch()
-    expected = {"last": "last.ckpt", "dangling": "step=10.ckpt", "nothing": None}[left]
+    if left in ("last", "dangling"):
+        (folder / "last.ckpt").symlink_to("step=5.ckpt" if left == "dangling" else "step=10.ckpt")
     found = last_checkpoint(tmp_path)
-    assert (found and Path(found).name) == expected
+    assert found == (None if left == "nothing" else str(folder / "last.ckpt"))
+    assert found is None or Path(found).resolve().name == "step=10.ckpt"
 
 
 BROKEN = '{"utterance": "hello", "parse": "(Yield (Today))", "unit": "u"}\n{"utterance": \n'
