@@ -17,6 +17,7 @@ _INVISIBLE = re.compile(
     "\u180b-\u180f\u3164\uffa0\ufe00-\ufe0f\U000e0100-\U000e01ef]"
 )
 _END = ""
+_POINT = "\ue000"
 
 
 class Occurrence(NamedTuple):
@@ -32,9 +33,11 @@ class Strings:
 
     A text says a string in whole words. Upper and lower case are one (also İ, ı and i), and so are the ways to write a
     character (NFKC), all apostrophes, and blanks, hyphens and underscores. Characters that nobody sees do not count. A
-    text may leave out blanks, hyphens and apostrophes of the string, and have more hyphens. A word ends between two
-    letters or digits only in scripts that have no upper and lower case: many of those write no blank between words, or
-    write particles and prepositions with the name (Chinese, Japanese, Thai, Korean, Arabic, Hebrew).
+    text may leave out blanks, hyphens, apostrophes and dots of the string, have more hyphens and dots, and write the
+    number at the end of a word apart (``Ana 2`` is ``Ana2``); a decimal keeps its point. A word ends before a number
+    that is written to it (``Ana2`` says ``Ana``), and between two other letters or digits only in scripts that have no
+    upper and lower case: many of those write no blank between words, or write particles and prepositions with the name
+    (Chinese, Japanese, Thai, Korean, Arabic, Hebrew).
 
     Args:
         strings: Any. One of blanks, hyphens and characters that nobody sees is never found.
@@ -45,7 +48,7 @@ class Strings:
         for string in dict.fromkeys(strings):
             node = self._root
             folded = fold(string)
-            for sign in folded.strip(" '") or folded:
+            for sign in _before_numbers(_points(list(folded.strip(" '.") or folded))):
                 node = node.setdefault(sign, {})
             if node is not self._root:
                 node.setdefault(_END, []).append(string)
@@ -53,6 +56,7 @@ class Strings:
     def find(self, text: str) -> Iterator[Occurrence]:
         """Yield each occurrence in a text, by its start, also those that overlap."""
         signs, places = _signs(text)
+        signs = _points(signs)
         places.append(len(text))
         for first, sign in enumerate(signs):
             is_inside = first > 0 and places[first - 1] == places[first]  # of a character of several letters, such as ﬁ
@@ -64,9 +68,10 @@ class Strings:
                 if not nodes:
                     break
                 stop = places[last] + 1
-                if signs[last] not in " -" and places[last + 1] >= stop and not _joins(text, stop):
+                if signs[last] not in " -" and places[last + 1] >= stop and not _goes_on(text, stop):
                     for string in dict.fromkeys(string for node in nodes for string in node.get(_END, ())):
-                        yield Occurrence(places[first], stop, string)
+                        if signs[last] != "." or string.rstrip().endswith("."):  # else it ends the sentence
+                            yield Occurrence(places[first], stop, string)
 
 
 def merged(found: Iterable[Occurrence]) -> list[Occurrence]:
@@ -99,9 +104,28 @@ def _after(node: dict[str, Any], sign: str) -> Iterator[dict[str, Any]]:
         sign = " "
         if sign in node:
             yield node[sign]
-    for left_out in " '":
+    if sign == ".":
+        yield node
+    for left_out in " '.":
         if left_out in node and sign != left_out:
             yield from _after(node[left_out], sign)
+
+
+def _points(signs: list[str]) -> list[str]:
+    """Signs with the point of a decimal as one of its own, which is not left out."""
+    inner = range(1, len(signs) - 1)
+    points = [i for i in inner if signs[i] == "." and signs[i - 1].isdigit() and signs[i + 1].isdigit()]
+    for place in points:
+        signs[place] = _POINT
+    return signs
+
+
+def _before_numbers(signs: list[str]) -> Iterator[str]:
+    """Signs of a string with a blank between a letter and a digit, which a text may leave out."""
+    for place, sign in enumerate(signs):
+        if place and sign.isdigit() and signs[place - 1].isalpha():
+            yield " "
+        yield sign
 
 
 def _signs(text: str) -> tuple[list[str], list[int]]:
@@ -144,6 +168,11 @@ def fold_character(char: str) -> str:
 
 def _is_invisible(char: str) -> bool:
     return unicodedata.category(char) in ("Cc", "Cf") or _INVISIBLE.match(char) is not None
+
+
+def _goes_on(text: str, place: int) -> bool:
+    """Whether a word goes on at a place, other than with a number."""
+    return _joins(text, place) and not (text[place].isdigit() and text[place - 1].isalpha())
 
 
 def _joins(text: str, place: int) -> bool:

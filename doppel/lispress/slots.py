@@ -27,6 +27,10 @@ _TRIES = 20
 _VOWELS = frozenset("aeiou")
 _IS_KIND = re.compile(r"[a-z]+").fullmatch
 _IN_A_SLOT = re.compile("[a-zA-Z0-9]").fullmatch
+#: What stands before a name, and what stands behind it or tells two of one name apart.
+_TITLE = "dr|doctor|mr|mister|mrs|ms|mx|miss|sir|madam|dame|prof|professor|rev|herr|frau|sra?|srta|do[nñ]a?|mme|mlle"
+_AFTER = r"(?:,\s*|\s+)(?:jr|sr|phd|ph\.d|md|esq|ii|iii)\.?|(?<=[^\W\d_]{2})\d+"
+_NAME = re.compile(rf"(?:(?:{_TITLE})(?:\.\s*|\s+))*(?P<name>\w.*?)(?:{_AFTER})*", re.IGNORECASE | re.DOTALL)
 
 
 class Slotted(NamedTuple):
@@ -143,6 +147,8 @@ def to_slots(tree: str, utterance: str, kinds: SlotKinds) -> Slotted:
     """Put slots in place of the strings of a tree that have a kind, and of every occurrence of them in its utterance.
 
     What an occurrence is, says :class:`~doppel.occurrences.Strings`; those that overlap become the slot of the longest.
+    A name is also one without its title and what tells it from others: ``Dr. Ana Cruz`` occurs as ``Ana Cruz``, and
+    ``Ana2`` as ``Ana``.
     A string that the utterance does not have becomes a slot in the tree alone. Strings of one kind that are equal as
     they are compared, such as those that differ in case, share a slot.
 
@@ -183,6 +189,9 @@ def _replace(utterance: str, values: Mapping[str, str]) -> str:
     slot_of: dict[str, str] = {}
     for slot, value in values.items():
         slot_of.setdefault(value, slot)
+    for slot, value in values.items():
+        if (name := _NAME.fullmatch(value)) is not None:
+            slot_of.setdefault(name["name"], slot)
     said, end = "", 0
     for start, stop, value in merged(Strings(slot_of).find(utterance)):
         said += utterance[end:start]
