@@ -191,7 +191,8 @@ def submit(name: str, words: Sequence[str], run: Path, site: Site) -> str:
     done = subprocess.run(words, stdout=subprocess.PIPE, text=True, env=environment)
     if done.returncode:
         raise UserError(
-            f"sbatch refused {name}; give the command again once this is mended: what is in the queue stays there"
+            f"sbatch refused {name}; give the command again once this is mended: what is in the queue stays there. "
+            "Where no cluster answers, --local runs it on this machine"
         )
     job = done.stdout.strip().split(";")[0]
     (run / "slurm" / f"{name}.job").write_text(f"{job}\n", encoding="utf-8")

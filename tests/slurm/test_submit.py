@@ -247,6 +247,16 @@ def test_a_submission_copies_the_code_and_a_second_one_submits_what_is_missing(
     assert [re.findall(r"afterok:(\S+)", line) for line in lines[3:5]] == [["112:113"], ["114"]]
 
 
+def test_where_sbatch_finds_no_cluster_the_way_to_run_here_is_named(
+    tmp_path: Path, stand_ins: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Login nodes and containers have the client alone; a run that nobody chose a mode for is submitted there."""
+    (stand_ins / "sbatch").write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")
+    assert launch("quickstart", tmp_path / "run", "--no-check") == 2
+    told = capsys.readouterr().err
+    assert "sbatch refused" in told and "--local runs it on this machine" in told
+
+
 def test_settings_of_a_run_hold_for_its_jobs_too(
     tmp_path: Path, stand_ins: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
