@@ -14,7 +14,7 @@ from lightning import LightningDataModule
 
 from datamodules.batches.batch import PromptBatch
 from datamodules.batches.loader import Batches, Loader, UnitSampler
-from datamodules.guards.overlap import Source
+from datamodules.guards.overlap import Named, Source
 from datamodules.reading.files import expand_path
 from datamodules.text_format import TextFormat
 from doppel.errors import DataError
@@ -110,6 +110,7 @@ class TrainingDataModule(DataModule, ABC):
     Attributes:
         evaluation: Batches over all ranks, by name: ``val``, ``test``.
         also_private: Files that its metrics may tell nothing of, beside its own: those that the model learnt from.
+        also_public: Files that have to be public, for the weights that a training starts from learnt from them.
     """
 
     def __init__(self, val_path: str | None = None, test_path: str | None = None) -> None:
@@ -118,6 +119,7 @@ class TrainingDataModule(DataModule, ABC):
         self.test_path = None if test_path is None else expand_path(test_path)
         self.evaluation: dict[str, Batches[Any] | list[Any]] = {}
         self.also_private: list[Source] = []
+        self.also_public: list[Named] = []
         self._is_loaded = False
 
     def prepare_data(self) -> None:

@@ -159,8 +159,8 @@ class DialogueDataModule(TrainingDataModule):
         return all_examples(encoded, self.max_tokens_per_micro_batch, self.limit_val_turns, self._is_disclosable(name))
 
     def refuse_private(self) -> None:
-        """Refuse an evaluation file whose metrics may leave the process, or a file that a redaction learns of, if it is
-        a private one.
+        """Refuse an evaluation file whose metrics may leave the process, or a file that a redaction or the weights at
+        the start learnt of, if it is a private one.
 
         Raises:
             UserError: It is, in whatever form (:func:`~datamodules.guards.overlap.refuse_private`).
@@ -169,6 +169,7 @@ class DialogueDataModule(TrainingDataModule):
         public: list[Named] = [
             (f"data.{name}_path", files[name], columns) for name in self.evaluation if self._is_disclosable(name)
         ]
+        public += self.also_public
         if self._is_loaded and self.rows.selection.redact is not None:
             public += self.rows.selection.redact.public_files
         private: list[Source] = [] if self.is_public else [(self.rows.path, self.rows.columns)]

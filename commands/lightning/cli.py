@@ -29,7 +29,7 @@ from commands.lightning.own_code import place
 from commands.lightning.parser import PRIVACY, DoppelArgumentParser, listed_privacy, no_prompts
 from commands.lightning.prompts import check_prompts
 from commands.runs.manifest_writer import refuse_lost_ledger
-from commands.runs.private_files import of_runs
+from commands.runs.private_files import learnt_from, of_runs
 from commands.runs.run_folder import claim, hold, last_checkpoint, ledger_of_run, refuse_to_begin_again, wandb_id
 from datamodules.data_module import TrainingDataModule, is_disclosable
 from datamodules.guards.overlap import Source
@@ -183,6 +183,9 @@ class DoppelCLI(LightningCLI):
             raise UserError(f"the configuration does not build: {reasons[0]}", about=place(error)) from error
         if isinstance(self.datamodule, TrainingDataModule) and self.subcommand in ("validate", "test"):
             self.datamodule.also_private = self._learnt_from()
+        if isinstance(self.datamodule, TrainingDataModule) and self._get(self.config_init, "privacy"):
+            start = self._get(self.config, "model.init_args.init_weights")
+            self.datamodule.also_public = list(learnt_from("model.init_weights", start))
 
     def _learnt_from(self) -> list[Source]:
         """The private files of the runs of the checkpoint that is read, and of this folder."""

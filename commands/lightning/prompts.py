@@ -26,7 +26,7 @@ def check_prompts(model: Any, data: Any, private: Callable[[], Iterable[Source]]
         A language model writes its prompt beside what it samples. A prompt that is as a step of a run has made it was
         released by that run: text for it is post-processing of two releases, under the ε of both runs. A prompt
         declared public costs nothing, and is taken unless its file says what a private one of the model's run says
-        (:func:`~datamodules.guards.overlap.overlapping`); trees or labels of private text without the text are not
+        (:func:`~datamodules.guards.overlap.overlapping`), trees without a text included; labels alone are not
         noticed. No other one is taken. The run is found by the ``manifest.json`` above the file. What a parser
         annotates is as private as its utterances, and :class:`~callbacks.synthetic_writer.SyntheticWriter` keeps silent
         about it, unless they are a release or the public part of a split (``is_released``).
@@ -66,7 +66,7 @@ def refuse_private_lines(name: str, path: str, columns: Columns | None, private:
     """
     try:
         refuse_private([(name, path, reference_columns(columns))], private)
-    except DataError:  # of trees or labels alone; what cannot be read is named when it is
+    except DataError:  # of labels alone; what cannot be read is named when it is
         return
 
 

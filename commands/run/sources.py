@@ -239,6 +239,8 @@ def read_sources(experiment: Experiment) -> Read:
         num_units |= {str(row.path): checked.num_units} if is_train else {}
     public = [(row.field, row.path, row.columns) for row in rows if row.kind == "public"]
     public += learnt_from("public_parser", experiment.public_parser if experiment.is_private else None)
+    for start in _starts(experiment):
+        public += learnt_from("init_weights", start)
     refuse_private(public, of_experiment(experiment.as_dict()))  # most of them are not opened again
     return Read(list(dict.fromkeys([*notes, *_on_settings(experiment)])), num_units)
 
@@ -294,6 +296,13 @@ def _by_attributes(experiment: Experiment) -> list[str]:
 def _unit(data: Mapping[str, Any]) -> Unit | None:
     """What is protected; None: nobody has said it."""
     return data.get("unit") or ("utterance" if data.get("is_public") else None)
+
+
+def _starts(experiment: Experiment) -> list[str]:
+    """Weights that private trainings start from."""
+    parts = [{"model": experiment.model}, *experiment.stages.values(), *experiment.variants.values()]
+    found = [part.get("model", {}).get("init_weights") for part in parts if experiment.is_private]
+    return list(dict.fromkeys(filter(None, found)))
 
 
 def _redactions(experiment: Experiment) -> list[Redaction]:

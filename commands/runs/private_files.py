@@ -58,23 +58,25 @@ def of_runs(*places: Path | None, if_private: bool = False) -> list[Source]:
     return _distinct((absolute(path, Fact(path=True)), columns) for path, columns in found)
 
 
-def learnt_from(option: str, parser: str | Path | None) -> Iterator[Named]:
-    """Yield the existing files that the parser of an option learnt from, and those of the one that it started from.
+def learnt_from(option: str, trained: str | Path | None) -> Iterator[Named]:
+    """Yield the existing files that a model learnt from without privacy, and those of the one that it started from.
 
-    They have to be public: what a parser learnt without privacy would go into what it chooses or counts, and no ε would
-    hold. The parser is its checkpoint, RUN/parser/checkpoints/last.ckpt.
+    They have to be public: what it learnt would go into what a parser chooses or counts, or into what starts from the
+    weights, and no ε would hold. A private training has its own ledger, and is passed over. The model is given by its
+    checkpoint, RUN/parser/checkpoints/last.ckpt, or by its folder.
     """
-    seen, start = set[Path](), str(parser or "")
-    while start and (checkpoint := Path(start).resolve()) not in seen:
-        seen.add(checkpoint)
-        folder = checkpoint.parents[1]
+    seen, start = set[Path](), expand_path(str(trained or ""))
+    while start and (place := Path(start).resolve()) not in seen:
+        seen.add(place)
+        folder = place if place.is_dir() else place.parents[1]
         if not (folder / "config.yaml").is_file():
             return
         config = StageConfig.read(folder)
         columns = ReferenceColumns.from_config(config.data)
-        for path in config.data.get("train_paths") or ():
-            if os.path.exists(expand_path(path)):
-                yield f"what {option}={parser} learnt from", path, columns
+        paths = [*(config.data.get("train_paths") or ()), config.data.get("train_path")]
+        for path in paths if config.content.get("privacy") is None else ():
+            if path is not None and os.path.exists(expand_path(path)):
+                yield f"what {option}={trained} learnt from", path, columns
         start = expand_path(str(config.model.get("init_weights") or ""))
 
 
