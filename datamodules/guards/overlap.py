@@ -83,10 +83,10 @@ def overlapping(path: str, columns: Columns | None, private: Iterable[Source]) -
     What chance gives for forms of a length is the share of lines that one half of the other file has in common
     with its other half (:attr:`~datamodules.reading.utterances.Utterances.chances`): short requests are said by many.
     The bounds were chosen on public data, of five statistics, three least lengths and three floors for short ones.
-    Above chance, files of one kind shared at most 8 % of 10 letters on (18 % where the public file says nothing twice,
+    Above chance, files of one kind shared at most 8 % of 10 letters on (20 % where the public file says nothing twice,
     16 % where its names are masked; SMCalFlow, Schema-Guided Dialogue, Schema2QA, Yelp, support messages, the embedded
-    grammar, and their parts of 30 lines on), and four fifths of their short requests at least 38 %. Of 6,400 files of
-    50 or 300 turns none was refused. Below the bounds nothing is noticed: some private lines in a public file, names
+    grammar, and their parts of 30 lines on), and four fifths of their short requests at least 38 %. Of 3,000 files of
+    50 or 300 turns none was refused, in either direction. Below the bounds nothing is noticed: some private lines in a public file, names
     that were replaced by others or left out, or lines that were rewritten.
 
     Formal guarantees:
