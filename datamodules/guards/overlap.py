@@ -86,8 +86,8 @@ def overlapping(path: str, columns: Columns | None, private: Iterable[Source]) -
     Above chance, files of one kind shared at most 8 % of 10 letters on (20 % where the public file says nothing twice,
     16 % where its names are masked; SMCalFlow, Schema-Guided Dialogue, Schema2QA, Yelp, support messages, the embedded
     grammar, and their parts of 30 lines on), and four fifths of their short requests at least 38 %. Of 3,000 files of
-    50 or 300 turns none was refused, in either direction. Below the bounds nothing is noticed: some private lines in a public file, names
-    that were replaced by others or left out, or lines that were rewritten.
+    50 or 300 turns none was refused, in either direction. Below the bounds nothing is noticed: some private
+    lines in a public file, names that were replaced by others or left out, or lines that were rewritten.
 
     Formal guarantees:
         All that leaves of a private file is whether a command is refused, and then the share in tens of percent, told
