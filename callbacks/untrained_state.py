@@ -13,15 +13,15 @@ from doppel.privacy.private_step import PrivateTrainingError
 
 
 class UntrainedState:
-    """Everything in a module's ``state_dict`` but its trained parameters: persistent buffers, frozen parameters, extra
-    state.
+    """All that a module keeps but its trained parameters: buffers, frozen parameters, extra state.
 
     Formal guarantees:
         Noise is added to gradients, so it covers the trained parameters and what an optimiser makes of their noisy
         gradients. Whatever else a checkpoint holds of the module leaves as it is. If its values (compared by SHA-256,
         kept in memory alone) equal those before the first private batch was fetched, it is no function of private data.
         Equality is all that is asked for: a counter of steps, though public, is refused too, for nothing tells it from
-        a counter of rows. A buffer with ``persistent=False`` is in no checkpoint.
+        a counter of rows. A buffer with ``persistent=False`` is in no checkpoint, but through one that a pass changes,
+        such as a running maximum, rows move the gradients of later ones by more than C: it must stay as well.
 
         A trained parameter is written to by its optimiser alone: what a step writes there besides, such as a mean of
         its rows, would leave neither clipped nor noised. Up to the first optimiser step these are compared too; a
@@ -37,7 +37,7 @@ class UntrainedState:
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._trained = {name: p for name, p in module.named_parameters(remove_duplicate=False) if p.requires_grad}
-        self._start = _fingerprints(module.state_dict())
+        self._start = _fingerprints(self._kept(module.state_dict()))
 
     def refuse_strangers(self, optimizer: Optimizer) -> None:
         """Refuse an optimiser that trains what is no trained parameter of the module.
@@ -67,17 +67,20 @@ class UntrainedState:
         Raises:
             PrivateTrainingError: Something is not as it was.
         """
-        values = self._module.state_dict() if state_dict is None else state_dict
+        values = self._kept(self._module.state_dict() if state_dict is None else state_dict)
         left_out = set() if trained_too else self._trained.keys()
         found = _fingerprints({name: value for name, value in values.items() if name not in left_out})
         start = {name: value for name, value in self._start.items() if name not in left_out}
         for name in sorted(name for name in start.keys() | found.keys() if start.get(name) != found.get(name)):
             raise PrivateTrainingError(
-                f"{what} changes {self._kind(name)} '{name}', which is in the state_dict, so that it would leave with "
-                "the weights, without noise: register a buffer with persistent=False, keep a count in a plain "
-                "attribute, and write to no parameter",
+                f"{what} changes {self._kind(name)} '{name}', which leaves with the weights, or by which rows move the "
+                "gradients of later ones, without noise: write to no buffer and no parameter, and keep a count in a "
+                "plain attribute that losses() does not read",
                 about=type(self._module).__name__,
             )
+
+    def _kept(self, state_dict: Mapping[str, Any]) -> dict[str, Any]:
+        return {**dict(self._module.named_buffers(remove_duplicate=False)), **state_dict}
 
     def _kind(self, name: str) -> str:
         if name in self._trained:

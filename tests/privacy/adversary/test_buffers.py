@@ -6,6 +6,7 @@ reached the buffer. So it is with everything in a state_dict that no optimiser t
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -144,18 +145,38 @@ def test_a_hook_that_keeps_something_later_is_refused_at_the_next_step_or_checkp
         assert not torch.load(path)["state_dict"]["kept"].any()
 
 
-class Harmless(Checked):
-    """A buffer that is in no checkpoint, one that is written to and stays as it is, and a plain attribute."""
-
-    passes = 0
+class Scratch(Keeps):
+    """Keeps it in a buffer that is in no checkpoint, by which later rows could be moved."""
 
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("scratch", torch.zeros(WIDTH), persistent=False)
+
+    def keep(self, inputs: Tensor) -> None:
+        self.scratch += inputs.mean(0)
+
+
+@pytest.mark.parametrize("is_checked", [False, True])
+def test_a_buffer_that_is_in_no_checkpoint_may_not_change_either(tmp_path: Path, is_checked: bool) -> None:
+    class WithRows(Scratch, Checked):
+        pass
+
+    what = "a made-up row of its probe()" if is_checked else "a step"
+    refused(tmp_path, WithRows() if is_checked else Scratch(), f"{re.escape(what)} changes the buffer 'scratch'")
+    assert spent_steps(tmp_path) == (0 if is_checked else 1)
+
+
+class Harmless(Checked):
+    """A buffer that is written to and stays as it is, and plain attributes."""
+
+    passes, seen = 0, torch.zeros(WIDTH)
+
+    def __init__(self) -> None:
+        super().__init__()
         self.register_buffer("ones", torch.ones(1))
 
     def losses(self, batch: UnitBatch) -> Tensor:
-        self.scratch += batch.rows[0].detach().mean(0)
+        self.seen = self.seen + batch.rows[0].detach().mean(0)
         self.ones.fill_(1.0)
         self.passes += 1
         return super().losses(batch)
