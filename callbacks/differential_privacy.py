@@ -154,7 +154,7 @@ class DifferentialPrivacy(Callback):
             logger.log_hyperparams({"privacy": {**self.spec.to_dict(), "scope": privacy.scope}})
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Test two rows; set the last step, for Lightning has restored ``max_steps`` by now.
+        """Test made-up rows; set the last step, for Lightning has restored ``max_steps`` by now.
 
         From a checkpoint of an epoch's end it would count that epoch again, and end one epoch early.
         """

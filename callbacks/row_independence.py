@@ -2,175 +2,296 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Iterable, Iterator, Sequence
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
+from callbacks.made_up_rows import LONG, NAN, SHORT, Kind, MadeUpRows
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.private_step import PrivateTrainingError
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 
 #: Largest relative change that rounding explains: sums of float32 in another order differ by some 1e-6.
 _TOLERANCE = 1e-4
-#: Norm that two rows are clipped to, so small that both are; relative difference that room for rounding explains.
+#: Norm that rows are clipped to, so small that all are; relative difference that room for rounding explains.
 _BOUND, _ROOM = 1e-3, 5e-3
-#: One for each order of the rows; under either ``torch.randperm(2)`` gives them another one.
+#: One for each order of two rows; under either ``torch.randperm(2)`` gives them another one.
 _SEEDS = (1, 5)
+#: What weights, losses and the room for rounding are multiplied by: a limit that no gradient reaches yet shows under a
+#: large loss, and weights that nobody has trained may magnify rounding.
+_SCALES = ((1.0, 1.0, 1.0), (1.0, 2.0**12, 1.0), (2.0, 1.0, 10.0))
 
 
 def check_row_independence(module: LogicalBatchModule) -> str | None:
-    """Compare made-up rows alone with the same ones side by side, and the clipper with autograd on each of them.
+    """Compare made-up rows alone with the same ones in batches of 16 and 32, and the clipper with autograd.
 
     Formal guarantees:
         The sensitivity C of a clipped sum holds only if one unit more leaves the gradients of the others as they are,
-        and if the clipper gives each unit its own. This tries one pair of rows of no data set
-        (:meth:`LogicalBatchModule.probe`), so what it tells is public, and what the pair does not show stays unproved.
-        *Independence*, without dropout: the short row has the same loss and gradient alone, beside the long one and
-        after it (beside the longest, the same loss). *Exactness*, in both orders: norms and clipped sum are those of
-        autograd on each row's loss, so rows that change places within the model are found too. Layers without a rule
-        are refused under dropout as well. Weights, gradients and generators are left as they were.
+        and if the clipper gives each unit its own. This tries rows of no data set
+        (:meth:`LogicalBatchModule.probe`), so what it tells is public, and what they do not show stays unproved;
+        ``docs/own-model.md`` lists it. Without dropout a row has the same loss alone and among others (beside the
+        longest too), and the clipper's norms and clipped sums are those of autograd on each row alone, so rows that
+        change places within the model are found. Batches of 16 hold one long or one short row, those of 32 all kinds,
+        one of them a row whose loss is nan; weights and losses are as they are, then larger. Called again under the
+        same seed, and after all others, a row gives what it gave. Layers without a rule are refused under dropout as
+        well. Weights, gradients and generators are left as they were.
 
     Args:
         module: On its device, before the first step.
 
     Returns:
-        Why the independence was not compared, in words that end a sentence; None if it was.
+        What was not compared, in words that end a sentence; None if all was.
 
     Raises:
         PrivateTrainingError: One row changes what another one gives, or is clipped as another one; nothing was spent.
         UserError: The losses are not one for each row, or a layer has no exact clipping rule; nothing was spent.
     """
     name = type(module).__name__
-    rows = module.probe()
-    if rows is None:
+    probe = module.probe()
+    if probe is None:
         return f"{name} has no probe()"
     try:
         with isolate_rng():
-            reason = _compare(module, *rows)
-            with _own_gradients(module):
-                _clip(module, rows[1], math.inf)
-            for batch, seed in zip((rows[1], _reversed(rows[1])), _SEEDS, strict=True):
-                with _without_dropout(module), _own_gradients(module):
-                    _compare_clipping(module, batch, seed)
-        return reason
+            reason = _try(module, MadeUpRows(name, *probe[:2]), probe[2:])
     except torch.OutOfMemoryError:
-        return f"there was no memory for two rows of {name} of the longest length"
+        return f"there was no memory for made-up rows of {name}"
+    is_own = type(module).training_step is not LogicalBatchModule.training_step
+    return f"{name} has a training_step of its own" if is_own and reason is None else reason
 
 
-def _compare(module: LogicalBatchModule, alone: Any, beside: Any, longest: Any = None) -> str | None:
-    name = type(module).__name__
-    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    with _without_dropout(module):
-        torch.manual_seed(0)
-        before = _unit_losses(module, alone)[-1]
-        own = torch.autograd.grad(before, parameters, allow_unused=True)
-        torch.manual_seed(1)
-        if _change([before], [_unit_losses(module, alone)[-1]]) > _TOLERANCE:
-            return f"{name} draws at random beside dropout"
-        with_other = _unit_losses(module, beside)
-        gradient = torch.autograd.grad(with_other[-1], parameters, allow_unused=True)
-        with torch.no_grad():
-            changes = {
-                "loss": _change([before], [with_other[-1]]),
-                "gradient": _change(own, gradient),
-                "losses in the other order": _change([with_other.flip(0)], [_unit_losses(module, _reversed(beside))]),
-                "loss beside the longest": 0.0
-                if longest is None
-                else _change([before], [_unit_losses(module, longest)[-1]]),
-                "loss after it": _change([before], [_unit_losses(module, alone)[-1]]),
-            }
-    found = [f"the {what} by {change:.2%}" for what, change in changes.items() if not change <= _TOLERANCE]
-    if found:
+def _try(module: LogicalBatchModule, rows: MadeUpRows, longer: Sequence[Any]) -> str | None:
+    with _own_gradients(module):
+        _clip(module, rows.batch([LONG, SHORT]), math.inf)
+    first, again = (_losses(module, rows.alone, seed=0) for _ in range(2))
+    if _change(first, again) > _TOLERANCE:
         raise PrivateTrainingError(
-            f"{name} cannot be trained privately: beside a long row, a short one changes ({', '.join(found)}), so that "
-            "one unit would move the gradients of others. Look for a mean over the batch, a division by its longest "
-            "row, padding that is not masked, losses that are sorted, a tensor of the batch whose first dimension is "
-            "not the rows, or a base model whose rope_scaling is longrope. No step was spent"
+            "gives the same row another loss when it comes again under the same seed, so that what is kept of some "
+            "rows moves the gradients of later ones: let losses() read no buffer and no attribute that it writes",
+            about=type(module).__name__,
         )
+    with _without_dropout(module):
+        before = _losses(module, rows.alone, seed=0)
+        if _change(before, _losses(module, rows.alone, seed=1)) > _TOLERANCE:
+            for kinds, seed in zip(([LONG, SHORT], [SHORT, LONG]), _SEEDS, strict=True):
+                _compare(module, rows, [kinds], seed=seed, is_alone=False)
+            return f"{type(module).__name__} draws at random beside dropout"
+        others = [kind for kind in rows.others if kind.length != 0 or _takes(module, rows, kind)]
+        for (weights, losses, room), mixes in zip(_SCALES, _mixes(others), strict=True):
+            with _scaled(module, weights):
+                _compare(module, rows, mixes, losses, room)
+        for batch in longer[:1]:
+            what = "the gradient of a made-up row beside a longer one"
+            _refuse_change(module, what, *_gradients(module, rows.alone, batch), _TOLERANCE)
+        for place, batch in (*(("beside a longer one", batch) for batch in longer), ("after others", rows.alone)):
+            found = _losses(module, batch)[-1:]
+            _refuse_change(module, f"the loss of a made-up row {place}", before, found, _TOLERANCE)
     return None
 
 
-def _clip(module: LogicalBatchModule, batch: Any, bound: float) -> Tensor:
+def _takes(module: LogicalBatchModule, rows: MadeUpRows, kind: Kind) -> bool:
+    """Whether the module has a loss for such a row; one that has none for an empty text stops where it comes."""
+    try:
+        _losses(module, rows.batch([kind]))
+    except (ArithmeticError, LookupError, RuntimeError, ValueError):
+        return False
+    return True
+
+
+def _mixes(others: list[Kind]) -> list[list[list[Kind]]]:
+    """For each scale what is tried: a single long row and one whose loss is nan, a single short row, all kinds."""
+    drawn = torch.randperm(32, generator=torch.Generator().manual_seed(0)).tolist()
+    few, many = [SHORT, *others] * 15, [LONG, LONG, SHORT, *others] * 11
+    mixed = [many[i] for i in drawn]
+    with_nan = [*mixed[:20], NAN, *mixed[21:]]
+    return [[[*few[:5], LONG, *few[5:15]], with_nan], [[*[LONG] * 9, SHORT, *[LONG] * 6]], [mixed]]
+
+
+def _compare(
+    module: LogicalBatchModule,
+    rows: MadeUpRows,
+    mixes: list[list[Kind]],
+    scale: float = 1.0,
+    room: float = 1.0,
+    seed: int = 0,
+    is_alone: bool = True,
+) -> None:
+    """Compare losses, norms and the clipped sum of batches with autograd on each row, alone or in the only batch.
+
+    The gradients of one row at a time are held: those of large models take much memory.
+    """
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    losses: dict[Kind, float] = {}
+    norms: dict[Kind, float] = {}
+    sizes = [0.0] * len(parameters)
+    with _own_gradients(module):
+        for kind, count in Counter(kind for kinds in mixes for kind in kinds).items():
+            kinds = [kind] if is_alone else mixes[0]
+            batch = rows.alone if kinds == [SHORT] else rows.batch(kinds)
+            with _nan_rows(module, kinds, batch.rows_per_unit):
+                _seed(seed)
+                loss = _unit_losses(module, batch)[kinds.index(kind)]
+                gradients = torch.autograd.grad(loss * scale, parameters, allow_unused=True)
+            parts = [_norm([gradient]) for gradient in gradients]
+            losses[kind], norms[kind] = float(loss.detach()), math.hypot(*parts)
+            share = count * min(1.0, _BOUND / norms[kind]) if 0 < norms[kind] < math.inf else 0.0
+            for i in range(len(parameters) if share else 0):
+                sizes[i] += share * parts[i]
+                if gradients[i] is not None:
+                    rest = parameters[i].grad
+                    rest = torch.zeros_like(parameters[i]) if rest is None else rest
+                    parameters[i].grad = rest.sub_(gradients[i], alpha=share)
+        for kinds in mixes:
+            of = f"of a made-up row in a batch of {len(kinds)}{' with one whose loss is nan' if NAN in kinds else ''}"
+            own = [torch.tensor([values[kind] for kind in kinds]) for values in (losses, norms)]
+            refuse = partial(_refuse_change, module, f"the loss {of}", own[0], room=room * _TOLERANCE, floor=0.1)
+            with _nan_rows(module, kinds, rows.alone.rows_per_unit):
+                _seed(seed)
+                found = _clip(module, rows.batch(kinds), _BOUND, scale, refuse)
+            _refuse_change(module, f"the gradient {of}", own[1], found, room * _ROOM, 1e-4)
+        total, rests = torch.tensor(sizes), torch.tensor([_norm([parameter.grad]) for parameter in parameters])
+        _refuse_change(module, "the clipped sum of made-up rows", total, total + rests, room * _ROOM, 0.01)
+
+
+def _refuse_change(module: nn.Module, what: str, own: Tensor, found: Tensor, room: float, floor: float = 0.0) -> None:
+    change = _change(own, found, floor)
+    if change <= room:
+        return
+    raise PrivateTrainingError(
+        f"{type(module).__name__} cannot be trained privately: {what} changes "
+        f"{f'by {change:.2%}' if math.isfinite(change) else 'from or to nan'} against autograd on the row alone, so "
+        "that one unit would move the gradients of others. Look for a mean, a maximum or a choice over the batch, a "
+        "division by its longest row, padding that is not masked, rows that are skipped, a limit on the gradient, a "
+        "buffer that losses() writes, a tensor whose first dimension is not the rows, or a base model whose "
+        "rope_scaling is longrope; and sort, permute or regroup no rows (pack_padded_sequence does; mask the padding "
+        "instead). No step was spent"
+    )
+
+
+def _clip(
+    module: LogicalBatchModule,
+    batch: Any,
+    bound: float,
+    scale: float = 1.0,
+    refuse: Callable[[Tensor], None] = lambda losses: None,
+) -> Tensor:
     """Clip rows as the first step would, into ``.grad``: a layer without an exact rule for them is refused by name."""
     clipper = PerSampleClipper(module, bound)
     try:
         with clipper.capture(batch.num_units, batch.rows_per_unit):
-            module.row_losses(batch).sum().backward()
+            losses = _unit_losses(module, batch)
+            refuse(losses.detach())
+            (losses.sum() * scale).backward()
         return clipper.accumulate()
     finally:
         clipper.close()
-
-
-def _compare_clipping(module: LogicalBatchModule, batch: Any, seed: int) -> None:
-    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    torch.manual_seed(seed)
-    found = _clip(module, batch, _BOUND).double().tolist()
-    norms = []
-    for unit in range(batch.num_units):  # one at a time: gradients of large models take much memory
-        torch.manual_seed(seed)
-        gradients = torch.autograd.grad(_unit_losses(module, batch)[unit], parameters, allow_unused=True)
-        norms.append(_norm(gradients))
-        for parameter, gradient in zip(parameters, gradients, strict=True):
-            if gradient is not None:
-                rest = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-                parameter.grad = rest.sub_(gradient, alpha=min(1.0, _BOUND / norms[-1]) if norms[-1] else 1.0)
-    listed = [" and ".join(f"{norm:.4g}" for norm in own) for own in (found, norms)]
-    wrong = [abs(one - other) / max(other, 1e-4 * max(norms)) for one, other in zip(found, norms, strict=True) if other]
-    rest = _norm([parameter.grad for parameter in parameters])
-    expected = sum(min(norm, _BOUND) for norm in norms)
-    if max(wrong, default=0.0) <= _ROOM and rest <= _ROOM * expected:
-        return
-    raise PrivateTrainingError(
-        f"{type(module).__name__} cannot be trained privately: of two made-up rows the clipper finds gradients of norm "
-        f"{listed[0]}, and autograd on each row alone {listed[1]}; the clipped sums differ by "
-        f"{rest / expected if expected else rest:.1%}. Row i of what each layer takes and gives must be row i of the "
-        "batch: sort, permute or regroup no rows in losses() (pack_padded_sequence does; mask the padding instead). No "
-        "step was spent"
-    )
-
-
-def _reversed(batch: Any) -> Any:
-    """The units in the opposite order, in each tensor whose first dimension is the rows, and in lists of values."""
-    num_units, num_rows = batch.num_units, batch.num_units * batch.rows_per_unit
-
-    def turn(value: Any) -> Any:
-        if isinstance(value, Tensor) and value.dim() and len(value) == num_rows:
-            return value.unflatten(0, (num_units, -1)).flip(0).flatten(0, 1)
-        if _is_list_of_values(value) and len(value) == num_rows:
-            return [value[i] for i in torch.arange(num_rows).view(num_units, -1).flip(0).flatten().tolist()]
-        return value
-
-    other = copy.copy(batch)
-    vars(other).update({key: tree_map(turn, value, is_leaf=_is_list_of_values) for key, value in vars(batch).items()})
-    return other
-
-
-def _is_list_of_values(value: Any) -> bool:
-    return type(value) is list and all(isinstance(item, str | int | float) for item in value)
 
 
 def _unit_losses(module: LogicalBatchModule, batch: Any) -> Tensor:
     return module.row_losses(batch).view(batch.num_units, -1).sum(1)
 
 
-def _change(before: Sequence[Tensor | None], after: Sequence[Tensor | None]) -> float:
-    """‖after − before‖ / ‖before‖, where what is missing is zero."""
-    pairs = zip(before, after, strict=True)
-    moved = _norm([new if old is None else old if new is None else new.double() - old for old, new in pairs])
-    size = _norm(before)
-    return moved / size if size else float(moved > 0)
+@torch.no_grad()
+def _losses(module: LogicalBatchModule, batch: Any, seed: int = 0) -> Tensor:
+    _seed(seed)
+    return _unit_losses(module, batch)
+
+
+def _gradients(module: LogicalBatchModule, *batches: Any) -> tuple[Tensor, Tensor]:
+    """Norm of the gradient of a batch's last row, and the same plus the norm of what changes in another batch."""
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    own, found = (
+        torch.autograd.grad(_unit_losses(module, batch)[-1], parameters, allow_unused=True) for batch in batches
+    )
+    moved = [new if old is None else old if new is None else new - old for old, new in zip(own, found, strict=True)]
+    norm = torch.tensor([_norm(own)])
+    return norm, norm + _norm(moved)
+
+
+def _seed(seed: int) -> None:
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    random.seed(seed)
+
+
+def _change(own: Tensor, found: Tensor, floor: float = 0.0) -> float:
+    """The largest change of a value, relative to it or to ``floor`` times the largest; inf where one is not finite."""
+    own, found = own.detach().double().cpu(), found.detach().double().cpu()
+    is_finite = own.isfinite()
+    if not torch.equal(is_finite, found.isfinite()):
+        return math.inf
+    own, found = own[is_finite], found[is_finite]
+    if not len(own):
+        return 0.0
+    size = own.abs().clamp(min=floor * float(own.abs().max()))
+    return float(torch.where(own == found, 0.0, (found - own).abs() / size).max())
 
 
 @torch.no_grad()
 def _norm(tensors: Sequence[Tensor | None]) -> float:
-    return math.sqrt(sum(float(x.double().square().sum()) for x in tensors if x is not None))
+    return math.sqrt(sum(float(torch.linalg.vector_norm(x)) ** 2 for x in tensors if x is not None))
+
+
+@contextmanager
+def _nan_rows(module: nn.Module, kinds: Sequence[Kind], rows_per_unit: int) -> Iterator[None]:
+    """A block in which the first trained layer that gives rows gives nan for those that have no finite loss."""
+    if all(kind.is_finite for kind in kinds):
+        yield
+        return
+    factors = torch.tensor([1.0 if kind.is_finite else math.nan for kind in kinds]).repeat_interleave(rows_per_unit)
+    chosen: list[nn.Module] = []
+
+    def spoil(layer: nn.Module, args: Any, output: Any) -> Any:
+        first = output[0] if isinstance(output, tuple) else output
+        if not isinstance(first, Tensor) or first.shape[:1] != factors.shape or (chosen and chosen[0] is not layer):
+            return None
+        chosen.append(layer)
+        first = first * factors.to(first).view(-1, *[1] * (first.dim() - 1))
+        return (first, *output[1:]) if isinstance(output, tuple) else first
+
+    trained = [x for x in module.modules() if any(p.requires_grad for p in x.parameters(recurse=False))]
+    hooks = [layer.register_forward_hook(spoil) for layer in trained]
+    try:
+        yield
+    except (ArithmeticError, AssertionError, LookupError, RuntimeError, ValueError) as error:
+        if isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise PrivateTrainingError(
+            f"losses() raises {type(error).__name__} where the loss of a row is nan, so that one row would end the "
+            "training of all: leave that test out, for a row whose gradient is not finite contributes zero",
+            about=type(module).__name__,
+        ) from error
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@contextmanager
+def _scaled(module: nn.Module, factor: float) -> Iterator[None]:
+    """A block with larger trained weights; those that are all zero, such as half of an adapter, are drawn at random."""
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad and factor != 1]
+    before = [parameter.detach().clone() for parameter in parameters]
+    generator = torch.Generator().manual_seed(0)
+    try:
+        with torch.no_grad():
+            for parameter in parameters:
+                if parameter.any():
+                    parameter.mul_(factor)
+                else:
+                    parameter.copy_(torch.randn(parameter.shape, generator=generator) / 32)
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, value in zip(parameters, before, strict=True):
+                parameter.copy_(value)
 
 
 def _own_gradients(module: nn.Module) -> AbstractContextManager[None]:

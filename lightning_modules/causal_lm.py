@@ -40,8 +40,8 @@ from lightning_modules.training.logical_batch_module import LogicalBatchModule
 from lightning_modules.training.token_loss import MeanTokenLoss, num_labels_of
 from lightning_modules.tree_constraint import tree_constraint
 
-#: Tokens of the longest row whose gradient the check of rows compares; beside longer ones it compares losses.
-_PROBED = 64
+#: Tokens of the rows that the check of rows mixes, and of the longest one beside which it compares gradients.
+_SHORT, _LONG, _LONGER = 8, 16, 64
 
 
 def adamw(params: Any) -> Optimizer:
@@ -173,15 +173,15 @@ class CausalLM(LogicalBatchModule):
         return nll_BT.sum(1) / (self.loss_divisor or num_labels_of(batch).clamp(min=1))
 
     def probe(self) -> tuple[MicroBatch, ...]:
-        """Draw random tokens: a row of at most 8 alone, after one of 64, and after one of ``max_length``, or 8,192."""
+        """Draw random tokens: a row of at most 8 alone, after one of 16, one of 64 and one of ``max_length``."""
         vocabulary, length = self.model.get_input_embeddings().num_embeddings, min(self.text_format.max_length, 8192)
         ids = torch.randint(vocabulary, (2, length), generator=torch.Generator().manual_seed(0))
         labels = ids.clone()
-        ids[1, 8:], labels[1, 8:] = self.text_format.pad_id, IGNORE_INDEX
+        ids[1, _SHORT:], labels[1, _SHORT:] = self.text_format.pad_id, IGNORE_INDEX
         ids, labels = ids.to(self.device), labels.to(self.device)
-        lengths = [_PROBED, length] if length > _PROBED else [length]
+        lengths = [*(n for n in (_LONG, _LONGER) if n < length), length]
         beside = [MicroBatch(ids[:, :n], labels[:, :n], num_units=2) for n in lengths]
-        return MicroBatch(ids[1:, :8], labels[1:, :8], num_units=1), *beside
+        return MicroBatch(ids[1:, :_SHORT], labels[1:, :_SHORT], num_units=1), *beside
 
     def setup(self, stage: str) -> None:
         """Say in the logger's configuration where a warm start came from."""
@@ -195,7 +195,7 @@ class CausalLM(LogicalBatchModule):
         max_tokens = getattr(self.trainer.datamodule, "max_tokens_per_micro_batch", None)  # type: ignore[attr-defined]
         if max_tokens is None:
             return
-        length = min(self.text_format.max_length, _PROBED)
+        length = min(self.text_format.max_length, _LONGER)
         ids = torch.zeros((1, length), dtype=torch.int64, device=self.device)
 
         def losses(num_rows: int) -> Tensor:

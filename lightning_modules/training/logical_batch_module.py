@@ -103,10 +103,11 @@ class LogicalBatchModule(LightningModule):
         """Return micro-batches that say nothing of anybody, by which a private run checks that rows are independent.
 
         Returns:
-            A made-up row alone, and the same row as the last one after one as long as rows come, both on the module's
-            device. Where a gradient of that length takes long: after a shorter one, and third after one as long as rows
-            come, beside which the losses alone are compared. None where there is no such check, which the run and its
-            ledger say.
+            A short made-up row alone, and the same row after a longer one, both on the module's device and as a
+            training would make them; the two rows differ in whatever the model reads. The check repeats, mixes and cuts
+            them into batches of up to 32 rows, so that some 16 positions do. Up to two more batches hold the short row
+            after a row of another length, for the last such as long as rows come: its loss is compared beside both, its
+            gradient beside the first. None where there is no such check, which the run and its ledger say.
         """
         return None
 

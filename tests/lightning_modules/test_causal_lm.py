@@ -168,10 +168,14 @@ def test_a_base_with_many_positions_is_tried_with_a_row_of_the_default_length(ti
     (folder / "config.json").write_text(json.dumps({**config, "n_positions": 8192}))
     model = UtteranceLM(base_model=str(folder), init="random")
     assert model.model.config.max_position_embeddings == 8192
-    alone, together, longest = model.probe()
-    assert [batch.input_ids.shape for batch in (alone, together, longest)] == [(1, 8), (2, 64), (2, 512)]
-    assert UtteranceLM(base_model=str(folder), init="random", max_length=None).probe()[2].input_ids.shape == (2, 8192)
-    assert UtteranceLM(base_model=tiny_model, max_length=None).probe()[2].input_ids.shape == (2, 96)
+    assert [batch.input_ids.shape for batch in model.probe()] == [(1, 8), (2, 16), (2, 64), (2, 512)]
+    assert UtteranceLM(base_model=str(folder), init="random", max_length=None).probe()[3].input_ids.shape == (2, 8192)
+    assert UtteranceLM(base_model=tiny_model, max_length=None).probe()[3].input_ids.shape == (2, 96)
+    assert [batch.input_ids.shape[1] for batch in UtteranceLM(base_model=tiny_model, max_length=40).probe()] == [
+        8,
+        16,
+        40,
+    ]
 
 
 def test_a_missing_base_model_is_a_one_line_error() -> None:

@@ -81,7 +81,7 @@ def test_a_loss_that_the_longest_row_divides_is_refused(public: str) -> None:
         def losses(self, batch: MicroBatch) -> torch.Tensor:
             return super().losses(batch) / batch.input_ids.shape[1]
 
-    with pytest.raises(PrivateTrainingError, match="beside a long row, a short one changes"):
+    with pytest.raises(PrivateTrainingError, match="the loss of a made-up row in a batch of 16 changes"):
         check_row_independence(ByTheLongestRow(public, hidden_size=8, max_length=12))
 
 
