@@ -55,7 +55,8 @@ def evaluate(
 ) -> None:
     """Compare synthetic utterances with human ones: overlap, χ², MAUVE, validity, copies.
 
-    Every metric is computed on equally many samples of both sides and printed; notes say why one is missing.
+    Every metric is computed on equally many samples of both sides. Those that have a value are printed; --out also has
+    the others, as null, and notes say why.
 
     Example:
         python cli.py evaluate --synthetic runs/mine/synthetic.jsonl --reference public.jsonl --out metrics.json
@@ -148,6 +149,7 @@ def evaluate(
     heading, *rows = (
         [f"{name} (NOT PRIVATE)" if name.startswith("private/") else name, format_value(value)]
         for name, value in values.items()
+        if value is not None
     )
     lines = [Table(heading, rows).text("<"), *(f"note: {note}" for note in notes)]
     sys.stdout.write("\n".join(lines) + "\n")

@@ -59,15 +59,15 @@ def table(pooled: pd.DataFrame, rows: Sequence[str] = (), metrics: Sequence[str]
     Args:
         pooled: As :func:`~commands.quality.frame.pool` makes it.
         rows: Settings that name a row; by default ε, system and what differs, with ε spent and commits at the end.
-        metrics: Columns; by default those of ``SHOWN`` that are there.
+        metrics: Columns; by default those of ``SHOWN`` that have a value in some row.
 
     Raises:
         ValueError: Two settings would share a row.
     """
     last = [] if rows else ["spent", "commit"]
     rows = rows or ["epsilon", "system", *_varying(pooled)]
-    metrics = metrics or [name for name in SHOWN if name in set(pooled["metric"])]
-    shown = pooled[pooled["metric"].isin(metrics)]
+    shown = pooled[pooled["metric"].isin(metrics or SHOWN)]
+    metrics = metrics or [name for name in SHOWN if name in set(shown["metric"][shown["value"].notna()])]
     made = Table([*map(_heading, rows), *(measure(name).label for name in metrics), "seeds", *map(_heading, last)])
     for key, own in shown.groupby(list(dict.fromkeys([*rows, "experiment"])), dropna=False, sort=False):
         if own["metric"].duplicated().any():

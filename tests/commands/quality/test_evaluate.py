@@ -106,7 +106,9 @@ def test_two_stage_file(
     assert len(starts) == 1  # aligned
 
 
-def test_one_stage_file_has_no_tree_metrics(files: dict[str, str], tmp_path: Path) -> None:
+def test_one_stage_file_has_no_tree_metrics(
+    files: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "report.json"
     run("--synthetic", files["one_stage"], "--reference", files["reference"], "--no-mauve", "--out", str(out))
     one = json.loads(out.read_text())
@@ -115,6 +117,9 @@ def test_one_stage_file_has_no_tree_metrics(files: dict[str, str], tmp_path: Pat
     assert one["judges"] is None and not [name for name in one if name.startswith(("mauve", "fluency"))]
     assert one["trees"].startswith("none: one-stage samples carry no tree")
     assert any("no trees" in note for note in one["notes"])
+    said = capsys.readouterr().out
+    printed = {line.split()[0] for line in said.splitlines() if not line.startswith("note:")}
+    assert printed == {name for name, value in one.items() if value is not None} - {"notes"} and "–" not in said
 
 
 def test_equal_files_are_perfect_and_subsets_depend_on_the_seed_alone(tmp_path: Path) -> None:

@@ -160,9 +160,12 @@ def test_a_duplicate_seed_counts_once_or_not_at_all(tmp_path: Path) -> None:
 def test_a_null_metric_is_a_dash_and_counts_no_seed(tmp_path: Path) -> None:
     run(tmp_path / "a", metrics={"two_stage": {"mauve_own_base": None}})
     assert measure("mauve_own_base").show(*pooled(tmp_path)[["value", "std"]].iloc[0]) == "–"
+    nothing = table(pooled(tmp_path))
+    assert measure("mauve_own_base").label not in nothing.headings and len(nothing.rows) == 1
     run(tmp_path / "b", seed=2, metrics={"two_stage": {}})
     both = pd.concat([pooled(tmp_path), pooled(tmp_path, "word_overlap")])
-    assert "0.500 (1 of 2)" in table(both).markdown()
+    made = table(both)
+    assert "0.500 (1 of 2)" in made.markdown() and measure("mauve_own_base").label in made.headings
 
 
 def test_private_figures_stay_out(tmp_path: Path) -> None:
