@@ -22,6 +22,7 @@ from commands.runs.manifest_writer import enter
 from commands.runs.run_folder import last_checkpoint
 from commands.runs.steps import Step
 from commands.runs.yaml_files import PLACE, ROOT
+from doppel.console.heard import heard
 from doppel.console.ledger import FILE_NAME
 from doppel.console.parent import VARIABLE
 from doppel.console.say import say
@@ -64,12 +65,13 @@ def run_here(run: Path, steps: Sequence[Step], python: str = sys.executable, is_
         # metrics and the report are told by the last lines of the run
         is_told = is_verbose or step.command == "evolve" or (step.kind != "metrics" and step.name != "report")
         command = [python, str(ROOT / "cli.py"), *step.words(run)]
-        with nullcontext() if step.kind in ("fit", "predict") else telling_the_time(step.name):
-            status = run_stage(step.kind, marks[step.name], command, PLACE, not is_told, is_worth_it)
+        bar = nullcontext() if step.kind in ("fit", "predict") else telling_the_time(step.name)
+        with heard(not is_told) as outputs, bar:
+            status = run_stage(step.kind, marks[step.name], command, PLACE, is_worth_it, outputs)
         if status:
             known = {75: "was preempted", 130: "was interrupted", 137: "was killed", 143: "was stopped"}
             why = known.get(status, f"failed with status {status}")
-            sys.stderr.write(f"error: {step.name} {why}, see above; the same command resumes there\n")
+            say(f"error: {step.name} {why}, see above; the same command resumes there", is_error=True)
             return status
         spent += _weight(step)
         is_measured = is_measured or step.kind != "tool"  # which says nothing of how long a training takes
@@ -82,8 +84,8 @@ def run_stage(
     mark: Path | None,
     command: Sequence[str],
     cwd: Path | None = None,
-    is_quiet: bool = False,
     is_forked: bool = False,
+    outputs: tuple[int, int] = (1, 2),
 ) -> int:
     """Run a command unless its mark says that it is done; write down there how many seconds it took.
 
@@ -98,8 +100,8 @@ def run_stage(
         mark: RUN/.done/NAME; None runs the command every time.
         command: Its words.
         cwd: Where it runs.
-        is_quiet: Whether its standard output is thrown away.
         is_forked: Whether it is forked with its imports done, in place of a new interpreter of ``cli.py``.
+        outputs: Descriptors of its output and its errors.
 
     Returns:
         Exit status; a command that fails leaves no mark, and 75 says that it was preempted. 143 where SIGTERM came,
@@ -114,7 +116,7 @@ def run_stage(
         failures.refuse_third()
         stage = Path(words[words.index("--run_dir") + 1])
         if last_checkpoint(stage) is not None:
-            sys.stdout.write(f"   resuming from {stage.name}/checkpoints/last.ckpt\n")
+            say(f"   resuming from {stage.name}/checkpoints/last.ckpt")
             words += ["--ckpt_path", "last"]
     if os.environ.get("DOPPEL_SRUN") and kind in ("fit", "predict"):
         nodes = os.environ["SLURM_JOB_NUM_NODES"] if kind == "fit" else "1"
@@ -138,16 +140,16 @@ def run_stage(
 
     try:
         if is_forked:
-            process = Forked(words[1:], cwd, is_quiet)
+            process = Forked(words[1:], cwd, outputs)
             process.start()  # while it imports, a signal ends this process, whose death ends the others
             _on_sigterm(end)
         else:
             environment = {**os.environ, "DOPPEL_RUN": "1"}
             if "SLURM_JOB_ID" not in os.environ:  # a job ends all that it started, and some of it saves first
                 environment[VARIABLE] = str(os.getpid())
-            stdout = subprocess.DEVNULL if is_quiet else None
             _on_sigterm(end)  # before: in a job nothing else ends what was just started
-            process = subprocess.Popen([*launch, *words], cwd=cwd, stdout=stdout, env=environment)
+            out, err = outputs
+            process = subprocess.Popen([*launch, *words], cwd=cwd, stdout=out, stderr=err, env=environment)
         if is_ended:
             process.terminate()
         status = process.wait()
@@ -164,7 +166,7 @@ def run_stage(
     if status == 137 and not is_ended:
         less = f", or give a smaller {_LESS[kind]}" if kind in _LESS else ""
         more = "free some" if "SLURM_JOB_ID" not in os.environ else f"ask for more (--slurm {_MEMORY[kind]}=64G)"
-        sys.stderr.write(f"error: killed, as a system does where memory runs out: {more}{less}\n")
+        say(f"error: killed, as a system does where memory runs out: {more}{less}", is_error=True)
     if status == 0 and mark is not None:
         enter(mark.parent.parent, mark.name)
         mark.parent.mkdir(parents=True, exist_ok=True)

@@ -14,10 +14,11 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import chdir
-from multiprocessing import forkserver
+from multiprocessing import forkserver, reduction
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import ModuleType
+from typing import Any, cast
 
 from doppel.console import interrupt
 from doppel.console.parent import VARIABLE, end_with, end_with_named
@@ -52,13 +53,17 @@ class Forked(ForkServerProcess):
     Args:
         words: Path of ``cli.py``, and what follows.
         cwd: Where it runs; None: here.
-        is_quiet: Whether its standard output is thrown away.
+        outputs: Descriptors of its output and its errors.
     """
 
-    def __init__(self, words: Sequence[str], cwd: Path | None, is_quiet: bool) -> None:
+    def __init__(self, words: Sequence[str], cwd: Path | None, outputs: tuple[int, int] = (1, 2)) -> None:
         super().__init__()
-        self._words, self._cwd, self._is_quiet = list(words), cwd or Path.cwd(), is_quiet
+        self._words, self._cwd, self._outputs = list(words), cwd or Path.cwd(), outputs
         self._environment = {**os.environ, "DOPPEL_RUN": "1"}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The descriptors are sent along."""
+        return {**vars(self), "_outputs": [reduction.DupFd(output) for output in self._outputs]}
 
     def start(self) -> None:
         """Have the command forked, once the imports are done.
@@ -93,8 +98,8 @@ class Forked(ForkServerProcess):
         os.chdir(self._cwd)
         sys.path.insert(0, os.path.dirname(self._words[0]))
         sys.argv = self._words
-        if self._is_quiet:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        for place, sent in enumerate(self._outputs, 1):
+            os.dup2(cast(Any, sent).detach(), place)
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         try:

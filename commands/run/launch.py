@@ -23,6 +23,7 @@ from commands.run.values import Point, joined, read_grid, read_values
 from commands.run.work import Work, make_folder, settle, write
 from commands.runs.manifest_writer import refuse_lost_ledger
 from commands.runs.run_folder import has_begun, hold
+from doppel.console.heard import LOG, written_down
 from doppel.console.say import say
 from doppel.errors import UserError
 
@@ -137,9 +138,10 @@ def execute(work: Work, mode: Mode, check: bool = True, is_verbose: bool = False
         with hold(make_folder(work.run)):
             start = time.time()
             write(work, overwrite=True)
-            status = run_here(work.run, work.steps, work.python, is_verbose)
-            if status == 0:
-                tell_result(work, time.time() - start, is_verbose)
+            with written_down(work.run / LOG):
+                status = run_here(work.run, work.steps, work.python, is_verbose)
+                if status == 0:
+                    tell_result(work, time.time() - start, is_verbose)
             return status
     if mode == "check":
         found = check_data(work)

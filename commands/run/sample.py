@@ -28,6 +28,7 @@ from commands.runs.steps import Step
 from commands.runs.systems import System
 from commands.runs.yaml_files import dump, read_yaml
 from datamodules.reading.attribute_codes import check_schema
+from doppel.console.heard import LOG, written_down
 from doppel.console.say import say
 from doppel.errors import UserError
 from doppel.files import run_of
@@ -274,7 +275,8 @@ def _run(experiment: Experiment, run: Path, steps: Sequence[Step]) -> int:
         if not mark.exists():
             (run / "configs" / f"{step.name}.yaml").write_text(dump(step.config), encoding="utf-8")
             declare(step, run)
-    return run_here(run, steps)
+    with written_down(run / LOG):
+        return run_here(run, steps)
 
 
 def _tell(record: RunRecord, system: System, drawn: Mapping[str, int], named: Path, wanted: Wanted) -> None:

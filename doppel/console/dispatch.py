@@ -20,6 +20,9 @@ Groups = Mapping[str, Mapping[str, str]]
 
 _NOT_OURS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
+#: What keeps packages from saying what is not ours.
+QUIET = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+
 
 def main(
     commands: Groups,
@@ -48,8 +51,7 @@ def main(
     words, more = list(sys.argv[1:] if argv is None else argv), more or {}
     targets = {name: target for group in (*commands.values(), *more.values()) for name, target in group.items()}
     os.umask(0o077)  # run folders and caches hold private text: readable by their owner alone
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.update(QUIET | dict(os.environ))
     try:
         if not words or words[0] in ("-h", "--help"):
             has_more = bool(more) and words[1:] != ["all"]

@@ -6,11 +6,15 @@ import os
 import shutil
 import sys
 
+from doppel.console.heard import write_line
 
-def say(line: str) -> None:
-    """Print a line now, also where the output goes to a file that a job is writing."""
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
+
+def say(line: str, *, is_error: bool = False) -> None:
+    """Print a line now, also where the output goes to a file that a job is writing; a run writes it down, too."""
+    stream = sys.stderr if is_error else sys.stdout
+    stream.write(f"{line}\n")
+    stream.flush()
+    write_line(line)
 
 
 def confirm(question: str) -> bool:

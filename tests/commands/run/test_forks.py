@@ -19,6 +19,7 @@ import pytest
 from commands.run import forks
 from commands.run.execute import run_stage
 from commands.runs.yaml_files import ROOT
+from doppel.console.heard import heard, written_down
 from doppel.errors import UserError
 
 _CLI = """
@@ -54,7 +55,7 @@ from commands.run.execute import run_stage
 from doppel.console import interrupt
 forks.MODULES = {modules}
 root = Path("{root}")
-stage = "tool", root / ".done" / "step", [sys.executable, *{words}], root, False, {is_forked}
+stage = "tool", root / ".done" / "step", [sys.executable, *{words}], root, {is_forked}
 sys.exit(interrupt.one_line(lambda: run_stage(*stage)))
 """
 
@@ -87,9 +88,10 @@ def test_each_command_is_a_process_of_its_own_with_the_imports_done(
     root: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def forked(name: str, is_quiet: bool, status: int = 0) -> int:
-        command = forks.Forked(_words(root, name, status=status), root, is_quiet)
-        command.start()
-        return command.wait()
+        with heard(is_quiet) as outputs:
+            command = forks.Forked(_words(root, name, status=status), root, outputs)
+            command.start()
+            return command.wait()
 
     here = os.getcwd()
     assert forked("a", is_quiet=False) == 0
@@ -113,7 +115,7 @@ def test_an_error_that_nobody_expected_is_told_and_done_with_as_an_interpreter_d
 ) -> None:
     hook = "import sys\nsys.excepthook = lambda kind, *_: print('hooked', kind.__name__)\nraise RuntimeError\n"
     (root / "cli.py").write_text(hook)
-    command = forks.Forked(_words(root, "a"), root, is_quiet=False)
+    command = forks.Forked(_words(root, "a"), root)
     command.start()
     assert command.wait() == 1 and capfd.readouterr().out == "hooked RuntimeError\n"
 
@@ -124,6 +126,18 @@ def test_the_status_is_that_of_the_stage_and_marks_what_is_done(root: Path) -> N
     assert run_stage("tool", mark, command, root, is_forked=True) == 75 and not mark.exists()
     command[-1] = "0"
     assert run_stage("tool", None, command, root, is_forked=True) == 0
+
+
+def test_what_a_command_says_is_heard_whatever_the_descriptors_of_the_process_that_forks(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in a notebook; of a second run the descriptors of the first one are gone."""
+    for name in "ab":
+        with written_down(root / "run.log"), heard() as outputs:
+            command = ["python", *_words(root, name)]
+            assert run_stage("tool", None, command, root, is_forked=True, outputs=outputs) == 0
+        assert capsys.readouterr().out == "said\n"
+    assert (root / "run.log").read_text().splitlines()[1::2] == ["said"] * 2
 
 
 def test_whoever_ends_the_stage_ends_the_command(root: Path) -> None:
@@ -200,7 +214,7 @@ def test_imports_that_fail_are_told_and_nothing_runs(
     (root / "broken.py").write_text("raise RuntimeError('broken')\n")
     monkeypatch.setattr(forks, "MODULES", ("broken",))
     with pytest.raises(UserError, match="has ended, see above"):
-        forks.Forked(_words(root, "a"), root, is_quiet=False).start()
+        forks.Forked(_words(root, "a"), root).start()
     assert "RuntimeError: broken" in capfd.readouterr().err and not (root / "a").exists()
 
 
