@@ -26,6 +26,7 @@ for place, cell in enumerate(cells):
     exec(cell, space)
     if place == 0:
         space["settings"] = {**space["settings"], **changes}
+        space["frame"] = space["frame"].head(60)
 first = space["first"]
 print(json.dumps([len(first.samples), sorted(first.samples), first.epsilon, first.metrics, str(first.page)]))
 """
@@ -34,10 +35,10 @@ print(json.dumps([len(first.samples), sorted(first.samples), first.epsilon, firs
 @pytest.mark.slow
 def test_the_notebook_runs_and_its_record_is_that_of_the_run_folder(tmp_path: Path, tiny_model: str) -> None:
     """In a script of its own, at the size of the tests."""
-    tiny = {"data.train_path": "embedded:train?num=60&seed=7", "data.batch_size": 10, "epochs.one_stage": 1}
+    tiny = {"data.unit": "user", "data.columns.unit": "user", "data.batch_size": 10, "epochs.one_stage": 1}
     tiny |= {"model.base_model": tiny_model, "sampling.max_new_tokens": 6, "sampling.redraws": None}
     tiny |= {"trainer.accelerator": "cpu", "trainer.logger": False, "privacy.accountant": "rdp"}
-    changes = {"num_samples": 9, "reference": "embedded:test?num=30&seed=9", "set": tiny}
+    changes = {"num_samples": 9, "set": tiny}
     (tmp_path / "script.py").write_text(SCRIPT)
     (tmp_path / "configs").symlink_to(ROOT / "configs")
     words = [sys.executable, "script.py", json.dumps(CELLS), json.dumps(changes)]
@@ -50,6 +51,15 @@ def test_the_notebook_runs_and_its_record_is_that_of_the_run_folder(tmp_path: Pa
     assert (num, columns, page) == (9, ["system", "utterance"], str(folder / "report.html"))
     assert epsilon == pytest.approx(Ledger(folder / "ledger.jsonl").summary()["target_epsilon"])
     assert metrics["one_stage"]["num_compared"] == 9
+    log = (folder / "run.log").read_text()
+    assert (
+        "one_stage (1 of" in log
+        and "6/6 steps · ε" in log
+        and "6/6 steps · ε" in done.stderr
+        and "── warning" in done.stdout
+    )
+    assert "[transformers]" not in log and "Loading weights" not in log and folder.stat().st_mode & 0o777 == 0o700
+    assert "── warning" not in log and "private/" not in log
 
 
 def test_a_setting_that_does_not_exist_is_told(tmp_path: Path) -> None:

@@ -1,39 +1,27 @@
-"""Runs of an experiment: what it says, its steps, and who runs them. :func:`run` is the command ``run`` from Python."""
+"""Runs of an experiment: what it says, its steps, and who runs them. From Python: :func:`run`, :func:`open_run`."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from commands.page.run_result import RunResult, open_run
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
-@dataclass(frozen=True)
-class Run:
-    """What came of a run.
-
-    Attributes:
-        folder: The run folder.
-        samples: Every sample of the run: ``system``, ``utterance``, and the ``parse`` or ``label`` that it was written
-            from.
-        metrics: System → name of a metric → value; a name with ``private/`` is of a figure that no ε covers.
-        epsilon: ε that holds for all that was sampled together; None where the run is not private, or its ledger does
-            not cover it.
-        report: All that ``report.json`` holds, with the ε of each system.
-        page: ``report.html``, for a browser.
-    """
-
-    folder: Path
-    samples: pd.DataFrame
-    metrics: dict[str, dict[str, Any]]
-    epsilon: float | None
-    report: dict[str, Any]
-    page: Path
+__all__ = ["RunResult", "open_run", "run"]
 
 
-def run(experiment: str | Path, run_dir: str | Path, *, verbose: bool = False, **changes: Any) -> Run:
+def run(
+    experiment: str | Path,
+    run_dir: str | Path,
+    *,
+    data: pd.DataFrame | Iterable[Mapping[str, Any]] | Mapping[str, Any] | None = None,
+    verbose: bool = False,
+    **changes: Any,
+) -> RunResult:
     """Train, sample and evaluate an experiment here, as ``python cli.py run EXPERIMENT RUN_DIR --local`` does.
 
     Given again, it skips what is done. A run that is finished is read, and spends nothing.
@@ -41,6 +29,8 @@ def run(experiment: str | Path, run_dir: str | Path, *, verbose: bool = False, *
     Args:
         experiment: File of configs/experiments, or experiment.yaml of a run.
         run_dir: Folder of the run.
+        data: The private rows, a pandas frame or a list of dicts, in the place of a ``data.train_path``. They are kept
+            in the run folder, in a file for their owner alone. (A mapping is the section ``data`` of the experiment.)
         verbose: Also print every metric and the report's table.
         changes: Fields of the experiment by name, ``epsilon=3, systems=["one_stage"]``. Those of its sections may stand
             in ``set``, ``set={"data.train_path": "mine.csv", "data.unit": "user"}``, or as mappings of them.
@@ -49,31 +39,29 @@ def run(experiment: str | Path, run_dir: str | Path, *, verbose: bool = False, *
         What came of it.
 
     Raises:
-        UserError: A setting or a file cannot be used, or a step has failed, which said why.
+        UserError: A setting or a file cannot be used, the run was begun with other rows, or a step has failed, which
+            said why.
     """
     import json
     import os
 
-    import pandas as pd
-
     from commands.run import launch
-    from commands.runs.run_record import RunRecord
-    from commands.runs.systems import in_order
+    from commands.run.work import make_folder
+    from commands.runs.manifest_writer import enter_rows
+    from datamodules.reading.rows import as_json_lines
+    from doppel.console.dispatch import QUIET
     from doppel.errors import UserError
-    from doppel.files import read_json_lines
 
+    os.environ.update(QUIET | dict(os.environ))
     changes = {**changes.pop("set", {}), **changes}
-    words = [f"{name}={json.dumps(value, default=os.fspath)}" for name, value in changes.items()]
+    if isinstance(data, Mapping | str | Path):
+        changes["data"] = data
+    elif "data.train_path" in changes and data is not None:
+        raise UserError("data holds the rows, and data.train_path names a file of others: give one of them")
+    elif data is not None:
+        changes["data.train_path"] = enter_rows(make_folder(Path(run_dir).absolute()), as_json_lines(data))
+    words = [f"{name}={json.dumps(value, default=os.fspath, ensure_ascii=False)}" for name, value in changes.items()]
     status = launch.run(Path(experiment), Path(run_dir), local=True, set=words, verbose=verbose)
     if status:
         raise UserError(f"the run ended with status {status}, see above; the same call resumes there")
-    record = RunRecord(Path(run_dir).resolve())
-    made, report = record.manifest.samples(), record.report() or {}
-    rows = [
-        {"system": name, **{key: line.get(key) for key in ("utterance", "parse", "label")}}
-        for name in in_order(made)
-        for _, line in read_json_lines(record.manifest.path(made[name]))
-    ]
-    epsilon = (report.get("privacy") or {}).get("epsilon_if_all_systems_are_released")
-    samples = pd.DataFrame(rows).dropna(axis="columns", how="all")
-    return Run(record.folder, samples, report.get("metrics", {}), epsilon, report, record.folder / "report.html")
+    return open_run(run_dir)

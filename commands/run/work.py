@@ -134,9 +134,9 @@ def _link_samples(run: Path, system: str) -> None:
 
 
 def make_folder(folder: Path) -> Path:
-    """Create a folder of the run and return it."""
+    """Create a folder of the run, for its owner alone, and return it."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"RUN_DIR: {folder} cannot be made ({error.strerror}): give another folder") from error
     return folder

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,11 +12,12 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from commands.runs.manifest import KEYED, VERSION, Entry, Manifest, digest_of
-from commands.runs.steps import Step
+from commands.runs.run_folder import has_begun, hold
+from commands.runs.steps import GIVEN, Step
 from datamodules.reading.files import file_digest
 from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
-from doppel.files import MANIFEST, sha256_of, write_json
+from doppel.files import MANIFEST, sha256_of, write_json, write_text
 from doppel.privacy.fingerprint import keyed_fingerprint
 from doppel.privacy.ledger import Ledger
 
@@ -132,6 +134,31 @@ def enter(run: Path, name: str) -> None:
             is_kept = old is not None and old.verb == entry.verb == "predict" and old.sha256 == entry.sha256
             files[path] = old if old is not None and is_kept else entry
         _write(run, files)
+
+
+def enter_rows(run: Path, text: str) -> Path:
+    """Keep private rows that a program gave a run, as JSON lines, and return their file, for its owner alone.
+
+    Formal guarantees:
+        A run that has begun keeps the rows that it has: the fingerprint of their file stands in its ledger.
+
+    Raises:
+        UserError: It was begun with others, or another process works in it.
+    """
+    digest = str(_told(hashlib.sha256(text.encode()).hexdigest(), is_private=True))
+    with hold(run), _held(run):
+        files = dict(Manifest.read(run).files)
+        is_begun = has_begun(run)
+        if is_begun and (GIVEN not in files or files[GIVEN].sha256 != digest):
+            raise UserError(
+                f"{run} was started with other rows than these (data): give the same ones, or another run_dir, which "
+                "spends on top of what this run has spent"
+            )
+        if not is_begun or not (run / GIVEN).exists():
+            write_text(run / GIVEN, text)
+            files[GIVEN] = Entry(GIVEN, "private", None, None, "run", ("run",), digest, {}, True, ())
+            _write(run, files)
+    return run / GIVEN
 
 
 def enter_report(run: Path, files: Iterable[str], command: Sequence[str]) -> None:

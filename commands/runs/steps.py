@@ -12,6 +12,8 @@ Kind = Literal["fit", "predict", "metrics", "tool"]
 PRIVATE_PARTS = ("private", "private_gold", "full")
 #: Private utterances with the trees that a parser of public turns wrote, in the run folder.
 ANNOTATED = "data/private_annotated.jsonl"
+#: Private rows that a program gave the run, in the run folder.
+GIVEN = "data/private_rows.jsonl"
 #: Trees of the public reference, of whose names a model of trees writes, in the run folder.
 PUBLIC_TREES = "public_trees.jsonl"
 Role = Literal[
