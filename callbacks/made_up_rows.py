@@ -32,6 +32,8 @@ class Kind:
     is_finite: bool = True
 
 
+#: Positions of a row that is repeated, at most: memory of a step grows with their square.
+_LONGEST = 512
 LONG, SHORT, NAN = Kind(0, 0), Kind(1, 1), Kind(0, 0, is_finite=False)
 
 
@@ -79,6 +81,11 @@ class MadeUpRows:
                 )
         sizes = [(one.shape[dim], two.shape[dim]) for _, one, two in found for dim in self._positions(one, two)]
         self.others = [Kind(1, 0)] if any(isinstance(two, list) or two.dim() == 1 for _, _, two in found) else []
+        if any(long > _LONGEST for _, long in sizes):
+            raise self._refusal(
+                f"gives a second row of more than {_LONGEST} positions, of which the check makes batches of 32: give a "
+                "short one (16 do), and the longest one in a third batch, followed by the same short row"
+            )
         if sizes:
             short = min(one for one, _ in sizes)
             half = max(short // 2, 1)

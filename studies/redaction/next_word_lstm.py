@@ -105,14 +105,17 @@ class NextWordLSTM(LogicalBatchModule):
         return self.head_loss(self.dropout(states_BTH), labels_BT)
 
     def probe(self) -> tuple[MicroBatch, ...]:
-        """Random words: a row of 8 alone, and after one of ``max_length``."""
+        """Random words: a row of 8 alone, after one of at most 16 and one of ``max_length``."""
         ids = torch.randint(
             len(self.text_format.tokenizer), (2, max(self.text_format.max_length, 8)), generator=_seeded()
         )
         labels = ids.clone()
         ids[1, 8:], labels[1, 8:] = self.text_format.pad_id, IGNORE_INDEX
         ids, labels = ids.to(self.device), labels.to(self.device)
-        return MicroBatch(ids[1:, :8], labels[1:, :8], num_units=1), MicroBatch(ids, labels, num_units=2)
+        beside = [
+            MicroBatch(ids[:, :n], labels[:, :n], num_units=2) for n in sorted({min(16, ids.shape[1]), ids.shape[1]})
+        ]
+        return MicroBatch(ids[1:, :8], labels[1:, :8], num_units=1), *beside
 
     def setup(self, stage: str) -> None:
         """Refuse a vocabulary of private text.

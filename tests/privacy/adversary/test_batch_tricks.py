@@ -13,7 +13,7 @@ import torch
 from own_classifier import Checked, caveats, spent_steps, train
 from private_training import weights
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, one_hot
+from torch.nn.functional import cross_entropy, one_hot, pad
 from torch.nn.utils.rnn import pad_sequence
 
 from callbacks.row_independence import check_row_independence
@@ -392,8 +392,12 @@ def test_a_trick_spends_no_step(tmp_path: Path) -> None:
             lambda *batches: [UnitBatch((x.rows[0].T, x.rows[1]), x.num_units, 1) for x in batches],
             r"rows\[0\], whose first dimension is not the rows",
         ),
+        (
+            lambda alone, beside: (alone, UnitBatch((pad(beside.rows[0], (0, 600)), beside.rows[1]), 2, 1)),
+            "more than 512 positions.*in a third batch",
+        ),
     ],
-    ids=["units", "form", "rows", "first"],
+    ids=["units", "form", "rows", "first", "long"],
 )
 def test_rows_that_cannot_be_mixed_are_an_error_of_one_line(change: Any, message: str) -> None:
     class Other(Text):
