@@ -104,7 +104,7 @@ def cut_off_warning(
             "helps: take a model.base_model with more positions, or train for longer"
         )
     tried = 2 * wanted if positions is None else min(2 * wanted, positions)
-    return f"{cut} at {wanted} tokens, so long ones are lacking: set {field}={tried}"
+    return f"{cut} at {wanted} tokens, so long ones are lacking: {field}={tried} suits what has no samples yet"
 
 
 def sampling_field(pl_module: Any, output: Path | None = None) -> str:

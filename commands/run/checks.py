@@ -1,4 +1,4 @@
-"""What contradicts itself in an experiment, or in one and the run that it goes on; refused before anything runs."""
+"""What contradicts itself in an experiment; refused before anything runs."""
 
 from __future__ import annotations
 
@@ -6,31 +6,15 @@ import difflib
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from commands.run.settings import DERIVED, Experiment, systems_of
-from commands.runs.manifest import Manifest
 from commands.runs.sections import SECTIONS
 from commands.runs.systems import MODEL_FILES, SYSTEMS, USUAL
-from commands.runs.yaml_files import differences
-from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
-from doppel.evolution.votes import NoisyVotes
-from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import USUAL_RATE
 
 #: Folders of a run that are no system's.
 _FOLDERS = ("annotate_private", "code", "configs", "data", "report", "slurm")
-#: Of the field ``evolution``: what changes neither votes nor texts.
-_FREE_OF_EVOLUTION = ("limits", "key_variable", "batch_size")
-#: Keys that say how is logged, what all runs together may cost, and how is sampled.
-_LOGGING = re.compile(r"(^|\.)trainer\.(logger|log_every_n_steps|enable_progress_bar)(\.|$)")
-_LIMIT = re.compile(r"(^|\.)privacy\.total_epsilon$")
-_SAMPLING = re.compile(r"(^|\.)sampling\.|^num_samples$")
-#: Likewise, what changes texts alone, which may be mended as long as nothing has voted for one.
-_OF_TEXTS = ("model", "examples", "num_examples", "temperature", "top_p", "max_new_tokens", "wording")
-#: Fields of an experiment that may change while its run goes on.
-_FREE = ("save_every", "systems", "overlays", "supported", "names", "parser", "table", "environment", "commit")
 
 
 def check(experiment: Experiment, path: Path) -> None:
@@ -160,50 +144,3 @@ def _systems(experiment: Experiment) -> Iterator[str]:
             yield f"there is no {what}, which the system {system.name} needs: {way}{others}"
         if system.models_of is not None and system.scope not in experiment.systems[:place]:
             yield f"{system.name} samples from the models of {system.scope}: name {system.scope} before it"
-
-
-def refuse_to_mix(run: Path, old: Experiment, new: Experiment) -> None:
-    """Refuse to go on with a run under other settings.
-
-    Formal guarantees:
-        A run's ledger pays for the steps that its settings promise. What may change is named one by one, and a stage or
-        a system that the run has not begun may be described later; all else stays as it was. How is sampled and logged
-        is post-processing: it may change, the former until the run has samples, which are all of one kind. A total over
-        all runs changes no mechanism: it may change, too, and holds for what has not begun.
-
-    Raises:
-        UserError: A setting differs.
-    """
-    ours, theirs = old.as_dict(), new.as_dict()
-    free = _FREE + (("parser_digest",) if new.adaptation is None else ())
-    has_samples = bool(Manifest.read(run).released())
-    voted = (
-        record.kind == NoisyVotes.kind for record in Ledger(run / FILE_NAME).mechanisms.values() if record.done_steps
-    )
-    is_chosen = any(voted) or (run / "evolution" / "samples.jsonl").exists()
-    free_of_evolution = _FREE_OF_EVOLUTION + (() if is_chosen else _OF_TEXTS)
-    begun = {*old.systems, *(stage for system in systems_of(old) for stage in system.stages)}
-    for key, was, now in differences(ours, theirs):
-        place, *rest = key.split(".")
-        is_logging = _LOGGING.search(key) is not None
-        is_free = (
-            place in free
-            or is_logging
-            or _LIMIT.search(key) is not None
-            or (not has_samples and _SAMPLING.search(key) is not None)
-        )
-        is_new = place in ("variants", "stages") and rest[0] not in {*ours.get(place, {}), *begun}
-        is_new |= place == "evolution" and (place not in old.systems or (bool(rest) and rest[0] in free_of_evolution))
-        is_default = key == "data.unit" and {was, now} == {None, "utterance"}  # by its name
-        is_default |= key == "data.unit_names" and {was, now} == {None, "exact"}
-        if not is_free and not is_new and not is_default:
-            more = f"for more samples, at no additional privacy cost, give python cli.py sample {run} --num N; else "
-            raise UserError(
-                f"{run} was started with {key}={_shown(was)}, now {key}={_shown(now)} is asked: "
-                f"{more if _SAMPLING.search(key) else ''}restore it, or give another RUN_DIR, which spends on top of "
-                "what this run has spent"
-            )
-
-
-def _shown(value: Any) -> str:
-    return "(none)" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

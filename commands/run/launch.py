@@ -15,7 +15,6 @@ from commands.run.experiment import load
 from commands.run.grid import Mode, name_points, run_grid
 from commands.run.jobs import submit_run
 from commands.run.preflight import check_configs, check_data, check_that_files_are_there
-from commands.run.recipes import steps_of
 from commands.run.settings import Experiment
 from commands.run.slurm import Site, load_site, queued
 from commands.run.sources import check_sources
@@ -126,9 +125,8 @@ def begin(experiment: Experiment, run: Path, site: Site) -> Work:
     known = {file.stem: queued(run, file.stem) for file in (run / "slurm").glob("*.job")}
     jobs = {name: job for name, job in known.items() if job is not None}
     is_anew = not has_begun(run) and not jobs  # what a failed start left binds nobody
-    settled, repeated = settle(experiment, run, is_anew)
     check_sources(experiment)
-    return Work(settled, run, site, steps_of(settled, run, site.overlays), is_anew, repeated, jobs)
+    return settle(experiment, run, site, is_anew, jobs)
 
 
 def execute(work: Work, mode: Mode, check: bool = True, is_verbose: bool = False) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from commands.privacy.evolution_settings import Evolution
@@ -36,7 +36,7 @@ class Adaptation:
         annotate_by: How they are selected, see ``python cli.py choose --help``.
     """
 
-    train: str = setting(path=True)
+    train: str = field(metadata={"path": True})
     missing: str
     test: str | None = setting(None, path=True)
     test_share: float | None = None
@@ -139,7 +139,7 @@ class Attributes:
             that costs all of ε. The training uses the rest.
     """
 
-    schema: str = setting(path=True)
+    schema: str = field(metadata={"path": True})
     share: float = 0.1
 
     def __post_init__(self) -> None:
@@ -218,7 +218,7 @@ class Experiment:
         commit: Versions of the code that worked on the run; written by the run.
     """
 
-    name: str = setting(binds="nothing")
+    name: str = field(metadata={"binds": "nothing"})
     systems: list[str] = setting(factory=list, binds="nothing")
     epsilon: float = 8.0
     seed: int | None = None

@@ -6,20 +6,27 @@ import glob
 import hashlib
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from commands.run.checks import refuse_to_mix
+from commands.run.changes import Change, differs, refusal, refuse_to_mix, repeated
 from commands.run.code_copy import version
 from commands.run.experiment import load, save
+from commands.run.recipes import steps_of
 from commands.run.settings import Experiment, systems_of
 from commands.run.slurm import Site
+from commands.runs.facts import LEVELS
 from commands.runs.manifest_writer import declaration, declare, lay_out, refuse_old
-from commands.runs.steps import Step
+from commands.runs.sections import SECTIONS
+from commands.runs.steps import RELEASED, Step
 from commands.runs.systems import main_of
 from commands.runs.yaml_files import dump
+from doppel.console.say import say
 from doppel.errors import UserError
+
+#: Fields that tell how trainings, samplings and votes run, and no more of what reads these.
+_OF_TRAININGS = (*SECTIONS, "stages", "variants", "overlays", "save_every", "evolution")
 
 
 @dataclass(frozen=True)
@@ -32,8 +39,9 @@ class Work:
         site: The cluster.
         steps: In an order in which they can be run.
         is_anew: Whether nothing binds the run to settings that were given before.
-        repeated: Steps that are done, but through another parser.
+        repeated: Steps that are done, but under settings that have changed.
         jobs: Step → id of its job that was in the queue when this began.
+        changed: Steps that are to be done, and under other settings than those that the run was started with.
     """
 
     experiment: Experiment
@@ -43,6 +51,7 @@ class Work:
     is_anew: bool
     repeated: frozenset[str]
     jobs: Mapping[str, str]
+    changed: frozenset[str] = frozenset()
 
     @property
     def python(self) -> str:
@@ -59,13 +68,24 @@ class Work:
         return [step for step in self.steps if step.is_once and not self.is_done(step.name)]
 
 
-def settle(experiment: Experiment, run: Path, is_anew: bool) -> tuple[Experiment, frozenset[str]]:
-    """Settle the parser's digest and the code's versions of an experiment; also return the steps that it repeats.
+def settle(experiment: Experiment, run: Path, site: Site, is_anew: bool, jobs: Mapping[str, str]) -> Work:
+    """Return what an experiment has to do in a folder, with the parser's digest and the versions of the code.
+
+    Formal guarantees:
+        What has begun keeps what binds it (:func:`~commands.run.changes.refuse_to_mix`). A step that is done runs anew
+        only if nothing was trained, paid or released by it; of all others the record stays as it ran.
+
+    Args:
+        experiment: What is asked for.
+        run: The folder.
+        site: The cluster.
+        is_anew: Whether nothing binds the run to settings that were given before.
+        jobs: Step → id of its job in the queue.
 
     Raises:
         UserError: The run was begun with other settings.
     """
-    path, repeated = run / "experiment.yaml", frozenset[str]()
+    path = run / "experiment.yaml"
     parser, digest = experiment.parser, None
     if parser is not None:
         file = Path(parser)
@@ -74,36 +94,73 @@ def settle(experiment: Experiment, run: Path, is_anew: bool) -> tuple[Experiment
         parser, digest = str(file.resolve()), _digest(file)
     if experiment.public_parser is not None:
         experiment = replace(experiment, public_parser=str(Path(experiment.public_parser).resolve()))
-    commits = [version()]
-    if path.is_file() and not is_anew:
-        refuse_old(run)
-        old = load(path)
-        if parser is None and old.parser is not None and Path(old.parser).is_file():
-            parser, digest = old.parser, old.parser_digest
-        refuse_to_mix(run, old, replace(experiment, parser=parser, parser_digest=digest))
-        if digest != old.parser_digest and digest is not None:
-            repeated = frozenset(mark.name for mark in (run / ".done").glob("*-evaluate"))
-        commits = list(dict.fromkeys([*old.commit, *commits]))
-    elif (run / ".done").is_dir():
-        raise UserError(
-            f"{run} was begun, but experiment.yaml, which says with what settings, is gone: restore it, or "
-            "give another RUN_DIR, which spends on top of what this run has spent"
-        )
-    return replace(experiment, parser=parser, parser_digest=digest, commit=commits), repeated
+    if is_anew or not path.is_file():
+        if (run / ".done").is_dir() and not is_anew:
+            raise UserError(
+                f"{run} was begun, but experiment.yaml, which says with what settings, is gone: restore it, or "
+                "give another RUN_DIR, which spends on top of what this run has spent"
+            )
+        settled = replace(experiment, parser=parser, parser_digest=digest, commit=[version()])
+        steps = steps_of(settled, run, site.overlays)
+        return Work(settled, run, site, steps, is_anew, frozenset(), jobs)
+    refuse_old(run)
+    old = load(path)
+    if parser is None and old.parser is not None and Path(old.parser).is_file():
+        parser, digest = old.parser, old.parser_digest
+    commits = list(dict.fromkeys([*old.commit, version()]))
+    settled = replace(experiment, parser=parser, parser_digest=digest, commit=commits)
+    found = refuse_to_mix(run, old, settled, jobs, site.overlays)
+    return _going_on(Work(settled, run, site, [], is_anew, frozenset(), jobs), old, found)
+
+
+def _going_on(work: Work, old: Experiment, found: Sequence[Change]) -> Work:
+    """With the steps, and which of them settings that changed let run anew.
+
+    Raises:
+        UserError: One of these has trained, was paid for or has released samples.
+    """
+    run, more = work.run, work.site.overlays
+    steps = steps_of(work.experiment, run, more)
+    if not found:
+        return replace(work, steps=steps)
+    done = {mark.name for mark in (run / ".done").glob("*")}
+    begun = [name for name in old.systems if any(mark.startswith(f"{name}-") for mark in done)]
+    systems = list(dict.fromkeys([*begun, *work.experiment.systems]))
+    before = {step.name: step for step in steps_of(old, run, more)}
+    whole = steps_of(replace(work.experiment, systems=systems), run, more)
+    changed = {step.name for step in whole if step.name in before and differs(before[step.name], step)}
+    if any(change.key == ("parser_digest",) for change in found):
+        changed |= {step.name for step in whole if step.command == "evaluate"}
+    again = repeated(whole, changed, done)
+    for step in whole:
+        is_paid = step.kind == "fit" or step.mechanisms or any(file.role in RELEASED for file in step.writes)
+        has_begun = step.kind == "fit" and any((run / str(step.folder) / "checkpoints").glob("*.ckpt"))
+        if (step.name in again and is_paid) or (step.name in changed and has_begun):
+            raise refusal(run, max(found, key=lambda change: LEVELS.index(change.binds)), [step.name])
+    ours = {step.name for step in steps}
+    more_steps = [step for step in whole if step.name in again and step.name not in ours]  # of systems not named now
+    steps = [*(step for step in steps if step.is_once), *more_steps, *(step for step in steps if not step.is_once)]
+    work = replace(work, steps=steps, repeated=again, changed=frozenset(changed - again))
+    if any(step.kind in ("fit", "predict") or step.command == "evolve" for step in work.waiting):
+        return work
+    kept = [change for change in found if change.key[0] in _OF_TRAININGS and change.binds in ("nothing", "evaluation")]
+    for change in kept:
+        say(f"── {change.told[1]} changes nothing that is left to do: {change.told[0]} stays, as it ran")
+    return replace(work, experiment=replace(work.experiment, **{c.key[0]: getattr(old, c.key[0]) for c in kept}))
 
 
 def write(work: Work, overwrite: bool) -> None:
     """Write down the experiment, and the configuration of every step with the files that it will leave.
 
+    What is written of a step that is done stays: it says what ran.
+
     Args:
         work: What is to be done.
         overwrite: Whether configurations may change; a run whose jobs have copied code keeps those that it has,
-            unless it has not begun.
+            unless it has not begun, or a setting of theirs has changed.
     """
     overwrite = overwrite or work.is_anew
     folder = make_folder(work.run / "configs")
-    for name in work.repeated:
-        (work.run / ".done" / name).unlink(missing_ok=True)
     path = work.run / "experiment.yaml"
     systems = load(path).systems if path.is_file() and not work.is_anew else []
     systems += [name for name in work.experiment.systems if name not in systems]
@@ -113,12 +170,16 @@ def write(work: Work, overwrite: bool) -> None:
     _link_samples(work.run, main_of(system.name for system in systems_of(whole) if system.learns))
     for step in work.steps:
         file = folder / f"{step.name}.yaml"
-        if overwrite or not file.exists():
-            if step.kind == "predict" and file.exists() and file.read_text(encoding="utf-8") != dump(step.config):
-                _forget_parts(step, work.run)
-            file.write_text(dump(step.config), encoding="utf-8")
-        is_kept = work.is_done(step.name) or not overwrite
-        if step.is_once and not (is_kept and declaration(work.run, step.name).exists()):
+        is_new = overwrite or step.name in work.changed | work.repeated
+        is_there = file.exists() and (not step.is_once or declaration(work.run, step.name).exists())
+        if is_there and (work.is_done(step.name) or not is_new):
+            continue
+        if step.name in work.repeated:
+            (work.run / ".done" / step.name).unlink(missing_ok=True)
+        if step.kind == "predict" and file.exists() and file.read_text(encoding="utf-8") != dump(step.config):
+            _forget_samples(step, work.run)
+        file.write_text(dump(step.config), encoding="utf-8")
+        if step.is_once:
             declare(step, work.run)
 
 
@@ -142,11 +203,11 @@ def make_folder(folder: Path) -> Path:
     return folder
 
 
-def _forget_parts(step: Step, run: Path) -> None:
-    """Remove what a sampling with other settings has begun: its texts would be mixed with the others."""
+def _forget_samples(step: Step, run: Path) -> None:
+    """Remove what a sampling with other settings has begun or made: its texts would be mixed with the others."""
     for made in step.writes:
-        for part in run.glob(f"{glob.escape(made.path)}.rank*.part"):
-            part.unlink()
+        for part in [run / made.path, *run.glob(f"{glob.escape(made.path)}.rank*.part")]:
+            part.unlink(missing_ok=True)
 
 
 def _digest(path: Path) -> str:

@@ -7,7 +7,7 @@ import dataclasses
 import difflib
 import os
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
@@ -157,14 +157,6 @@ def public_names(value: Any) -> Any:
     if not isinstance(value, str) or not os.path.isabs(value):
         return value
     return os.path.relpath(value, PLACE) if value.startswith(f"{PLACE}{os.sep}") else os.path.basename(value)
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield dotted keys whose values differ, with both values; None for one that is not there."""
-    ours, theirs = flat(old), flat(new)
-    for key in dict.fromkeys([*ours, *theirs]):
-        if ours.get(key) != theirs.get(key):
-            yield key, ours.get(key), theirs.get(key)
 
 
 def flat(node: Mapping[str, Any]) -> dict[str, Any]:

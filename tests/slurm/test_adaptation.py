@@ -47,7 +47,7 @@ def test_a_run_folder_keeps_its_split(tmp_path: Path, capsys: pytest.CaptureFixt
         (["--seed=7"], "seed=1, now seed=7"),
         (["--set", "adaptation.train=other"], "now adaptation.train=other"),
         (["--set", "adaptation.public_share=0.2"], "now adaptation.public_share=0.2"),
-        (["--parser", __file__], "parser_digest=(none)"),
+        (["--parser", __file__], "parser_digest=null"),
     ):
         assert launch(SMALL, tmp_path, "--dry-run", *words) == 2
         assert message in capsys.readouterr().err

@@ -82,8 +82,8 @@ def test_a_run_writes_samples_ledger_and_report_and_is_not_run_twice(
 
     for words, message in (
         (["--epsilon=3"], "epsilon=8, now epsilon=3"),
-        (["--seed=2"], "seed=(none), now seed=2"),
-        (["--set", "trainer.max_steps=1"], "trainer.max_steps=(none), now trainer.max_steps=1"),
+        (["--seed=2"], "seed=null, now seed=2"),
+        (["--set", "trainer.max_steps=1"], "trainer.max_steps=(not set), now trainer.max_steps=1"),
     ):
         assert launch(experiment, run, "--local", *words) == 2
         assert f"was started with {message} is asked" in capfd.readouterr().err
@@ -142,10 +142,11 @@ def test_only_a_system_that_was_not_begun_may_be_described_later(
     (run / ".done" / "two_stage-parse_tree").write_text("1\n")
     lay_out(run)
     write_experiment(run / "experiment.yaml", **{**yaml.safe_load(experiment.read_text()), "name": "tiny"})
-    for field in ("stages.one_stage.data.batch_size", "variants.two_stage.data.batch_size"):
+    for field in ("stages.parse_tree.data.batch_size", "variants.two_stage.data.batch_size"):
         assert launch(experiment, run, "--dry-run", "--set", f"{field}=3") == 2
-        assert f"was started with {field}=(none), now {field}=3 is asked" in capfd.readouterr().err
-    assert launch(experiment, run, "--dry-run", "--set", "variants.mine.data.batch_size=3") == 0
+        assert f"was started with {field}=(not set), now {field}=3 is asked" in capfd.readouterr().err
+    for field in ("variants.mine.data.batch_size", "stages.one_stage.data.batch_size"):
+        assert launch(experiment, run, "--dry-run", "--set", f"{field}=3") == 0
 
 
 @pytest.mark.parametrize("left", ["nothing", "a step", "a checkpoint", "a mark"])

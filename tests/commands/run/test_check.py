@@ -15,12 +15,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from run_folders import end_step
 from source_modules import ROOT
 
 import cli
 from commands.run import estimate, launch
-from commands.run.checks import refuse_to_mix
+from commands.run.changes import refuse_to_mix
 from commands.run.closing import next_commands
 from commands.run.execute import run_stage
 from commands.run.experiment import load, save, shipped
@@ -30,7 +29,6 @@ from commands.run.sources import check_files
 from commands.run.training_plan import FEW_STEPS, LARGE_RATE, Readiness, readiness, trainings_of
 from commands.runs import yaml_files
 from commands.runs.run_folder import has_begun
-from commands.runs.steps import File
 from commands.runs.systems import BASE_MODEL, system
 from datamodules.training_rows import TrainingRows
 from doppel.errors import UserError
@@ -119,14 +117,21 @@ def test_what_is_checked_is_what_is_trained_whatever_folder_it_is_called_from(
     assert load(tmp_path / "experiment.yaml") == replace(experiment, name="own-data")
 
 
-def test_sampling_may_change_until_there_are_samples_and_logging_always(tmp_path: Path) -> None:
-    begun = load(shipped("own-data"), {"data.train_path": "a.csv", "data.unit": "user"})
+def test_sampling_may_change_until_a_system_has_samples_and_logging_always(tmp_path: Path) -> None:
+    given = {"data.train_path": "a.csv", "data.unit": "user"}
+    begun = load(shipped("own-data"), given)
     more = {"sampling.max_new_tokens": 40, "num_samples": 7, "trainer.logger": False}
-    other = load(shipped("own-data"), {"data.train_path": "a.csv", "data.unit": "user", **more})
-    logs = load(shipped("own-data"), {"data.train_path": "a.csv", "data.unit": "user", "trainer.logger": False})
+    other, logs = (load(shipped("own-data"), {**given, **own}) for own in (more, {"trainer.logger": False}))
+    (tmp_path / ".done").mkdir()
+    (tmp_path / ".done" / "two_stage-parse_tree").touch()
     refuse_to_mix(tmp_path, begun, other)
-    (tmp_path / "synthetic.jsonl").write_text('{"utterance": "yes"}\n')
-    end_step(tmp_path, "sample", ["predict"], [File("synthetic.jsonl", "release", "two_stage", "two_stage")])
+    (tmp_path / "one_stage").mkdir()
+    (tmp_path / "one_stage/samples.jsonl").touch()
+    refuse_to_mix(
+        tmp_path, begun, load(shipped("own-data"), {**given, "stages.parse_tree.sampling.max_new_tokens": 400})
+    )
+    (tmp_path / "two_stage").mkdir()
+    (tmp_path / "two_stage/samples.jsonl").touch()
     refuse_to_mix(tmp_path, begun, logs)
     with pytest.raises(UserError, match="python cli.py sample"):
         refuse_to_mix(tmp_path, begun, other)

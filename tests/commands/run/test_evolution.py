@@ -12,7 +12,7 @@ import yaml
 import cli
 from commands.privacy.evolution_settings import CONTINUATION, SHIPPED, Evolution
 from commands.quality.judges import bases_of
-from commands.run.checks import refuse_to_mix
+from commands.run.changes import refuse_to_mix
 from commands.run.experiment import load, save, shipped
 from commands.run.recipes import steps_of
 from commands.runs.yaml_files import ROOT
@@ -115,6 +115,8 @@ def test_the_step_reads_one_private_file_and_says_so() -> None:
 def test_a_run_goes_on_under_a_higher_limit_and_not_with_another_generator(tmp_path: Path) -> None:
     """Who reaches a limit is told to raise it."""
     old = load(shipped("own-data"), {"systems": ["evolution"], "evolution.limits.max_calls": 10})
+    (tmp_path / "evolution").mkdir()
+    (tmp_path / "evolution/answers.jsonl").touch()
     refuse_to_mix(
         tmp_path, old, load(shipped("own-data"), {"systems": ["evolution"], "evolution.limits.max_calls": 20})
     )
@@ -124,8 +126,7 @@ def test_a_run_goes_on_under_a_higher_limit_and_not_with_another_generator(tmp_p
     mended = {"evolution.limits.max_calls": 10, "evolution.max_new_tokens": 400}
     mended_run = load(shipped("own-data"), {"systems": ["evolution"], **mended})
     refuse_to_mix(tmp_path, old, mended_run)  # as an answer that was cut off asks for
-    (tmp_path / "evolution").mkdir(exist_ok=True)
-    (tmp_path / "evolution/samples.jsonl").write_text("")
+    (tmp_path / "evolution/samples.jsonl").touch()
     with pytest.raises(UserError, match=r"max_new_tokens"):
         refuse_to_mix(tmp_path, old, mended_run)
     other = load(shipped("own-data"), {"systems": ["one_stage"]})
