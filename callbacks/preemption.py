@@ -67,6 +67,7 @@ class Preemption(Checkpoint):
         self._saved_at = 0.0
         self._most_steps = math.inf  # between two checkpoints
         self._saved_step = 0
+        self._has_trained = False
         self._previous: dict[signal.Signals, Any] = {}
         self._process: int | None = None
         self._is_signalled = False
@@ -79,7 +80,7 @@ class Preemption(Checkpoint):
             return
         if stage == "fit":
             self._keeper(trainer)
-        self._is_over = self._is_signalled = self._is_interrupted = False
+        self._is_over = self._is_signalled = self._is_interrupted = self._has_trained = False
         self._listen()
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -105,6 +106,14 @@ class Preemption(Checkpoint):
         """Note that, whoever saves, the latest checkpoint is of now."""
         self._saved_at, self._saved_step = time.monotonic(), trainer.global_step
 
+    def on_train_end(self, trainer: pl.Trainer, *_: Any) -> None:
+        """Save the last steps where the keeper has not, as where it does so every third epoch: they are paid for.
+
+        At the end of other epochs it would let ``last.ckpt`` be a link to an older checkpoint again.
+        """
+        if self._has_trained and self._keeper(trainer)._last_global_step_saved != trainer.global_step:
+            self._save(trainer)
+
     def on_predict_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Listen alone, likewise."""
         if self._process is not None:
@@ -115,6 +124,7 @@ class Preemption(Checkpoint):
 
         Ranks agree by one all-reduce a step, and by a second one where some rank has a reason to save.
         """
+        self._has_trained = not trainer.fast_dev_run  # type: ignore[attr-defined]
         is_due = time.monotonic() - self._saved_at >= 60 * self._minutes
         is_due |= trainer.global_step - self._saved_step >= self._most_steps
         if self._process is None or not trainer.strategy.reduce_boolean_decision(

@@ -25,6 +25,7 @@ from callbacks.progress_lines import ProgressInPlace, ProgressLines
 from callbacks.slurm_job import SlurmJob
 from callbacks.wandb_artifacts import never_fatal
 from commands.lightning.hardware import check_hardware, settled_precision, uses_cpu
+from commands.lightning.kept import CHECKPOINT, listed, refuse_unkept, with_needed
 from commands.lightning.own_code import place
 from commands.lightning.parser import PRIVACY, DoppelArgumentParser, listed_privacy, no_prompts
 from commands.lightning.prompts import check_prompts
@@ -41,7 +42,6 @@ from doppel.privacy.checkpoint import read_checkpoint
 from doppel.privacy.spec import PrivacyArguments
 from lightning_modules.training.strategy import LogicalBatchDDPStrategy
 
-CHECKPOINT = "lightning.pytorch.callbacks.ModelCheckpoint"
 PREEMPTION = "callbacks.preemption.Preemption"
 WRITER = "callbacks.synthetic_writer.SyntheticWriter"
 WANDB = "lightning.pytorch.loggers.WandbLogger"
@@ -206,11 +206,11 @@ class DoppelCLI(LightningCLI):
         if self.subcommand == "predict":
             check_prompts(self.model, self.datamodule, self._learnt_from)
         given = self._get(self.config_init, "trainer", default={})
-        plugins = _listed(given.get("plugins"))
+        plugins = listed(given.get("plugins"))
         if SLURMEnvironment.detect() and not any(isinstance(plugin, ClusterEnvironment) for plugin in plugins):
             kwargs.setdefault("plugins", [*plugins, SLURMEnvironment(auto_requeue=False)])
         privacy = self._get(self.config_init, "privacy")
-        callbacks = _listed(given.get("callbacks"))
+        callbacks = listed(given.get("callbacks"))
         if privacy is not None:
             callbacks = [DifferentialPrivacy(privacy), *callbacks]
         is_public = getattr(self.datamodule, "is_public", False) or self._get(self.config_init, "not_private")
@@ -227,7 +227,7 @@ class DoppelCLI(LightningCLI):
                 callbacks = [*others, ProgressLines()]
             elif self.trains or self.subcommand == "predict":
                 callbacks = [*others, ProgressInPlace()]
-        for logger in _listed(given.get("logger")):
+        for logger in listed(given.get("logger")):
             if isinstance(logger, Logger):
                 never_fatal(logger)
             if isinstance(logger, WandbLogger):  # Lightning passes on null, which W&B warns of
@@ -264,8 +264,13 @@ class DoppelCLI(LightningCLI):
         """Refuse what cannot work; fill in what follows from the run folder and the hardware."""
         config = self.config[self.subcommand] if self.subcommand else self.config
         trainer = config.trainer
-        if any(callback.class_path == PRIVACY for callback in _listed(trainer.callbacks)):
+        if any(callback.class_path == PRIVACY for callback in listed(trainer.callbacks)):
             raise UserError(listed_privacy())
+        if self.subcommand == "fit":
+            if config.privacy is not None or "DOPPEL_RUN" in os.environ:
+                refuse_unkept(trainer)
+            if trainer.enable_checkpointing is not False:
+                trainer.callbacks = with_needed(trainer.callbacks, self._parser("fit").get_defaults().trainer.callbacks)
         check_hardware(str(trainer.accelerator), str(trainer.precision or ""))
         trainer.precision = settled_precision(str(trainer.accelerator), str(trainer.precision or "32-true"))
         if self.trains and uses_cpu(str(trainer.accelerator)):
@@ -313,7 +318,7 @@ class DoppelCLI(LightningCLI):
         elif self.subcommand == "fit" and not config.get("ckpt_path") and not trainer.fast_dev_run:
             refuse_to_begin_again(run_dir, config.privacy is not None)
         trainer.default_root_dir = str(run_dir)
-        for logger in _listed(trainer.logger):
+        for logger in listed(trainer.logger):
             init: Any = getattr(logger, "init_args", {})
             if "save_dir" in init:
                 init.save_dir = str(run_dir) if init.save_dir in (None, _HERE) else init.save_dir
@@ -325,7 +330,7 @@ class DoppelCLI(LightningCLI):
                 init.id = init.id or sweep_run or wandb_id(run_dir, job)
                 names = {"group": run.name, "job_type": run_dir.name, "resume": "allow"}
                 logger["dict_kwargs"] = names | dict(logger.get("dict_kwargs") or {})
-        for callback in _listed(trainer.callbacks):
+        for callback in listed(trainer.callbacks):
             if callback.class_path == PREEMPTION and config.save_every is not None:
                 callback.init_args.every_n_minutes = config.save_every
             if callback.class_path == CHECKPOINT and callback.init_args.dirpath is None:
@@ -346,11 +351,6 @@ def _is_nowhere(config: Any) -> bool:
 def _file_of(model: Any) -> str:
     """The file of a model's class, without its folder: ``mine`` for ``mine.Model``."""
     return str(model.class_path).split(".")[-2]
-
-
-def _listed(value: Any) -> list[Any]:
-    """What Lightning takes as one thing, a list of them, or nothing."""
-    return value if isinstance(value, list) else [] if value is None else [value]
 
 
 def _num_devices(devices: Any) -> int:

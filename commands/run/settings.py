@@ -180,7 +180,7 @@ class Experiment:
         data: Arguments of the DialogueDataModule, see below.
         model: Arguments of the language models, see below; ``optimizer: {lr: …}`` is AdamW without weight decay.
         sampling: How texts are sampled, see below.
-        trainer: Arguments of Lightning's Trainer for every training.
+        trainer: Arguments of Lightning's Trainer for every training; ``callbacks`` are added to those of all.
         save_every: Minutes between checkpoints within an epoch; null: 1, or 10 for a large model; 0: after each step.
         privacy: Arguments of DP-SGD, see below.
         stages: Stage → sections of its own.

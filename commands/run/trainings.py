@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from commands.lightning.kept import refuse_unkept
 from commands.run.context import Run, file_of, read
 from commands.run.settings import Attributes, Resampling, Topics
 from commands.runs.sections import SECTIONS
@@ -133,7 +134,12 @@ def _name_grammar(run: Run, way: Settings) -> None:
 
 
 def _trained(run: Run, config: Settings) -> Settings:
-    """With seed, rhythm of saving and the optimizer, whose learning rate is that of the last layer to give one."""
+    """With seed, rhythm of saving and the optimizer, whose learning rate is that of the last layer to give one.
+
+    Raises:
+        UserError: Nothing would keep what is trained.
+    """
+    refuse_unkept(config.get("trainer", {}))
     optimizer = config["model"]["init_args"].get("optimizer")
     if optimizer and "class_path" not in optimizer:
         whole = {"class_path": "torch.optim.AdamW", "init_args": {"weight_decay": 0.0, **optimizer}}

@@ -101,7 +101,7 @@ def last_checkpoint(run_dir: Path) -> str | None:
     """
     folder = run_dir / "checkpoints"
     last = folder / "last.ckpt"
-    others = sorted(folder.glob("step=*.ckpt"), key=lambda path: path.stat().st_mtime)
+    others = sorted(filter(Path.is_file, folder.glob("*.ckpt")), key=lambda path: path.stat().st_mtime)
     if not last.is_file() and others:
         link = folder / f".last.ckpt.{os.uname().nodename}.{os.getpid()}"
         link.symlink_to(others[-1].name)

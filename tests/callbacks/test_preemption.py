@@ -107,6 +107,24 @@ def test_a_preempted_run_ends_with_the_same_weights_and_budget(
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+def test_the_last_step_is_kept_where_no_epoch_ends_with_a_checkpoint(
+    tmp_path: Path, tiny_model: str, corpus: str
+) -> None:
+    """Lightning leaves the checkpoint of an earlier epoch, or none: steps that are paid for, and in no file."""
+    last = tmp_path / "checkpoints" / "last.ckpt"
+    keeper = ModelCheckpoint(
+        last.parent, "{step}", every_n_train_steps=3, save_last="link", enable_version_counter=False
+    )
+    model = UtteranceLM(base_model=tiny_model)
+    fit(tmp_path, model, data_module(corpus), [keeper, Preemption(), privacy(tmp_path)], enable_checkpointing=True)
+    assert torch.load(last, weights_only=True)["global_step"] == done_steps(tmp_path) == NUM_STEPS
+    before = last.read_bytes(), (tmp_path / "ledger.jsonl").read_bytes()
+    model = UtteranceLM(base_model=tiny_model)
+    again = [ModelCheckpoint(last.parent, "{step}", every_n_train_steps=3, save_last="link"), Preemption()]
+    fit(tmp_path, model, data_module(corpus), [*again, privacy(tmp_path)], ckpt_path="last", enable_checkpointing=True)
+    assert (last.read_bytes(), (tmp_path / "ledger.jsonl").read_bytes()) == before, "nothing new to keep"
+
+
 class SignalEarly(Callback):
     """Sends SIGTERM ahead of the first step, from one of Lightning's hooks."""
 
