@@ -136,8 +136,8 @@ def reference(record: RunRecord) -> tuple[list[Sample], str]:
         The reference is a file that is declared public: a run refuses one that says what its private file does
         (:func:`datamodules.guards.overlap.overlapping`), and so does this. Only shares of it are shown.
     """
-    given = record.experiment.get("reference") or str(record.folder / "data" / "test.jsonl")
-    if "reference" not in record.experiment and record.split() is None:
+    given = record.reference or str(record.folder / "data" / "test.jsonl")
+    if record.reference is None and record.split() is None:
         return [], "the run names no reference: human requests that anybody may see"
     try:
         path = expand_path(given)

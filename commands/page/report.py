@@ -127,7 +127,7 @@ def _data(record: RunRecord, ledger: dict[str, Any] | None) -> dict[str, Any]:
     data = {
         "train": first.data["train_path"] if first else (record.experiment.get("data") or {}).get("train_path"),
         "fingerprint": None,
-        "reference": record.experiment.get("reference"),
+        "reference": record.reference,
         "num_units": mechanisms[0]["num_units"] if mechanisms else None,
     }
     if mechanisms:

@@ -38,7 +38,7 @@ def values(
         if wrong:
             found.pop(name, None)
             problems[name] = "; ".join(wrong)
-    if verb == "evaluate" and (entries or record.experiment.get("reference") or record.experiment.get("adaptation")):
+    if verb == "evaluate" and (entries or record.reference or record.experiment.get("adaptation")):
         missing = [name for name in record.experiment.get("systems") or () if name not in entries]
         problems |= {name: "half-done: it has no evaluation" for name in missing if system(name).learns}
     return found, problems

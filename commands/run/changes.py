@@ -59,12 +59,8 @@ def changes(old: Experiment, new: Experiment, more_overlays: Iterable[str] = ())
     ours, theirs = (_values(experiment) for experiment in (old, new))
     found = []
     for change in _differences(FACTS, ours, theirs):
-        binds = change.binds
-        if change.key == ("reference",) and change.was is None:  # steps that would take of it are compared, too
-            binds = "evaluation"
-        if change.key == ("parser_digest",) and new.adaptation is not None:  # it annotates what others learn from
-            binds = "training"
-        found.append(change._replace(binds=binds))
+        annotates = change.key == ("parser_digest",) and new.adaptation is not None  # what others learn from
+        found.append(change._replace(binds="training") if annotates else change)
     if old.overlays != new.overlays:
         was, now = (_overlays(experiment, more_overlays) for experiment in (old, new))
         levels = [LEVELS.index(change.binds) for change in _differences(FACTS, was, now)]

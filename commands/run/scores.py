@@ -43,9 +43,9 @@ def keep_best(run: Run, system: System, prompts: str) -> Step:
 def evaluate(run: Run, system: System) -> list[Step]:
     """Compare a system's samples with the reference, if there are both."""
     experiment = run.experiment
-    if not system.learns or (experiment.reference is None and experiment.adaptation is None):
+    if not system.learns or (experiment.compared is None and experiment.adaptation is None):
         return []
-    reference = experiment.reference or run.folder / "data" / "test.jsonl"
+    reference = experiment.compared or run.folder / "data" / "test.jsonl"
     private = run.private_file if experiment.compare_with_private else None
     samples, out, parsed = (run.at(name) for name in ("samples.jsonl", "evaluation.json", "evaluation.parsed.jsonl"))
     schema = None if experiment.attributes is None else experiment.attributes.schema

@@ -174,6 +174,8 @@ class Experiment:
         write_parses: The private rows have no trees: ``public_parser`` writes them, on the machine that trains.
         reference: Public human requests that samples are compared with: a file, or ``embedded:…``; null: no metrics,
             and a page with samples and privacy only.
+        compared_with: The same for figures alone: nothing is trained, drawn or counted by it. A ``reference`` that is
+            given to a run which began without one becomes this.
         epochs: Epochs by stage; ``labels`` and ``attributes`` default to those of ``one_stage``.
         effort: Factor of the expected batch size at the same number of steps: as many times the epochs, the compute and
             the time, for less noise per unit. ``--check`` tells the minutes.
@@ -229,6 +231,7 @@ class Experiment:
     public_parser: str | None = setting(None, path=True)
     write_parses: bool = False
     reference: str | None = setting(None, path=True)
+    compared_with: str | None = setting(None, path=True, binds="evaluation")
     epochs: dict[str, float] = setting(factory=dict)
     effort: int = 1
     data: Settings = setting(factory=dict, keys=SECTIONS["data"].keys)
@@ -265,6 +268,11 @@ class Experiment:
     def is_private(self) -> bool:
         """Whether its language models train under differential privacy."""
         return math.isfinite(self.epsilon)
+
+    @property
+    def compared(self) -> str | None:
+        """Public requests that samples are compared with."""
+        return self.reference or self.compared_with
 
     @property
     def counted_words(self) -> Words | None:

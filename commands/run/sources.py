@@ -99,7 +99,8 @@ def files_of(experiment: Experiment) -> list[InputFile]:
         kind: Literal["public", "private"] = "public" if data.get(f"{name}_is_public") else "private"
         path = data.get(f"{name}_path")
         rows.append(InputFile(f"data.{name}_path", path, kind, public, truncate=cut, is_read=name == "val"))
-    rows.append(InputFile("reference", experiment.reference, "public", public, truncate=cut))
+    for name in ("reference", "compared_with"):
+        rows.append(InputFile(name, getattr(experiment, name), "public", public, truncate=cut))
     rows.append(InputFile("topics.texts", texts_of_topics(experiment), "public", public, truncate=cut))
     attributes = experiment.attributes
     counted = experiment.counted_words
@@ -151,7 +152,7 @@ def check_files(experiment: Experiment) -> None:
             raise UserError(f"{row.field} is {path}, which does not exist: correct the path")
     parts = [*experiment.stages.values(), *experiment.variants.values()]
     models = {part.get("model", {}).get("base_model") for part in [*parts, {"model": experiment.model}]}
-    models |= {experiment.featurizer if experiment.reference else None, LARGER if experiment.fluent else None}
+    models |= {experiment.featurizer if experiment.compared else None, LARGER if experiment.fluent else None}
     for folder in sorted(filter(None, models)):
         if (remedy := how_to_make(folder, ROOT)) is not None:
             raise UserError(remedy)
@@ -187,7 +188,7 @@ def check_sources(experiment: Experiment) -> None:
         raise UserError(
             f"{experiment.name} names no data.train_path: set it in its file, or give --set data.train_path=FILE"
         )
-    reference = experiment.reference
+    reference = experiment.compared
     if reference is not None and is_embedded(train) != is_embedded(reference):
         raise UserError(
             f"the private file is {train}, but reference is {reference}: one of them is the embedded toy grammar, with "
@@ -249,7 +250,7 @@ def _on_settings(experiment: Experiment) -> list[str]:
     """Notes on what the settings make of the files; refuses topics of fewer texts than there are to be topics."""
     model, notes = experiment.model, list[str]()
     has_trees = any(system.learns == "parse" for system in systems_of(experiment))
-    if experiment.adaptation is None and experiment.reference is None and _learners(experiment):
+    if experiment.adaptation is None and experiment.compared is None and _learners(experiment):
         notes.append(
             "the experiment names no reference, so there are no metrics: add --set reference=PUBLIC, "
             "public human requests"

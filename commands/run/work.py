@@ -107,6 +107,9 @@ def settle(experiment: Experiment, run: Path, site: Site, is_anew: bool, jobs: M
     old = load(path)
     if parser is None and old.parser is not None and Path(old.parser).is_file():
         parser, digest = old.parser, old.parser_digest
+    if old.reference is None:  # nothing that began without one is made of one that comes later
+        compared = experiment.compared or old.compared_with
+        experiment = replace(experiment, reference=None, compared_with=compared)
     commits = list(dict.fromkeys([*old.commit, version()]))
     settled = replace(experiment, parser=parser, parser_digest=digest, commit=commits)
     found = refuse_to_mix(run, old, settled, jobs, site.overlays)

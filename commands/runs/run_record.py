@@ -60,6 +60,11 @@ class RunRecord:
         return read_experiment(path) if path.is_file() else {}
 
     @property
+    def reference(self) -> str | None:
+        """Public file that the experiment names, with which samples are compared."""
+        return self.experiment.get("reference") or self.experiment.get("compared_with")
+
+    @property
     def is_private(self) -> bool:
         """Whether the run was to be private; a run that does not say was."""
         return self.experiment.get("epsilon") != math.inf
