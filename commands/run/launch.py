@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,6 +21,7 @@ from commands.run.slurm import Site, load_site, queued
 from commands.run.sources import check_sources
 from commands.run.values import Point, joined, read_grid, read_values
 from commands.run.work import Work, make_folder, settle, write
+from commands.runs.inputs import copies
 from commands.runs.manifest_writer import refuse_lost_ledger
 from commands.runs.run_folder import has_begun, hold
 from doppel.console.heard import LOG, written_down
@@ -125,7 +127,7 @@ def begin(experiment: Experiment, run: Path, site: Site) -> Work:
     known = {file.stem: queued(run, file.stem) for file in (run / "slurm").glob("*.job")}
     jobs = {name: job for name, job in known.items() if job is not None}
     is_anew = not has_begun(run) and not jobs  # what a failed start left binds nobody
-    check_sources(experiment)
+    check_sources(replace(experiment, **copies(run, experiment.as_dict())))
     return settle(experiment, run, site, is_anew, jobs)
 
 

@@ -17,6 +17,7 @@ from commands.run.recipes import steps_of
 from commands.run.settings import Experiment, systems_of
 from commands.run.slurm import Site
 from commands.runs.facts import LEVELS
+from commands.runs.inputs import keep, moved, refuse_lost
 from commands.runs.manifest_writer import declaration, declare, lay_out, refuse_old
 from commands.runs.sections import SECTIONS
 from commands.runs.steps import RELEASED, Step
@@ -104,7 +105,9 @@ def settle(experiment: Experiment, run: Path, site: Site, is_anew: bool, jobs: M
         steps = steps_of(settled, run, site.overlays)
         return Work(settled, run, site, steps, is_anew, frozenset(), jobs)
     refuse_old(run)
-    old = load(path)
+    named = load(path)
+    places = moved(run, named.as_dict(), experiment.as_dict())
+    old = replace(named, **places)
     if parser is None and old.parser is not None and Path(old.parser).is_file():
         parser, digest = old.parser, old.parser_digest
     if old.reference is None:  # nothing that began without one is made of one that comes later
@@ -113,7 +116,10 @@ def settle(experiment: Experiment, run: Path, site: Site, is_anew: bool, jobs: M
     commits = list(dict.fromkeys([*old.commit, version()]))
     settled = replace(experiment, parser=parser, parser_digest=digest, commit=commits)
     found = refuse_to_mix(run, old, settled, jobs, site.overlays)
-    return _going_on(Work(settled, run, site, [], is_anew, frozenset(), jobs), old, found)
+    work = _going_on(Work(settled, run, site, [], is_anew, frozenset(), jobs), old, found)
+    refuse_lost(run, settled.as_dict(), {path for step in work.waiting for path in step.reads})
+    read = {path.removeprefix(f"{run}/") for path in places.values()}
+    return replace(work, changed=work.changed | {step.name for step in work.waiting if read.intersection(step.reads)})
 
 
 def _going_on(work: Work, old: Experiment, found: Sequence[Change]) -> Work:
@@ -169,6 +175,7 @@ def write(work: Work, overwrite: bool) -> None:
     systems += [name for name in work.experiment.systems if name not in systems]
     whole = replace(work.experiment, systems=systems)
     save(whole, path)
+    keep(work.run, whole.as_dict(), work.is_anew)
     lay_out(work.run)
     _link_samples(work.run, main_of(system.name for system in systems_of(whole) if system.learns))
     for step in work.steps:

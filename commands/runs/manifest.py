@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
+from commands.runs.inputs import INPUTS
 from commands.runs.steps import RELEASED, Role
 from commands.runs.yaml_files import public_names
 from doppel.console.ledger import FILE_NAME
@@ -185,7 +186,7 @@ class Manifest:
                 found.append(
                     f"{path} was made of another {name} than the one that {other.step} has made since: {again}"
                 )
-            elif other is None and digest is not None and not os.path.isabs(name):
+            elif other is None and digest is not None and not _is_given(name):
                 found.append(f"{path} was made of {name}, which no step of this run has made")
         return found
 
@@ -200,14 +201,14 @@ class Manifest:
         for entry in {entry.path: entry for path in paths for entry in self.upstream(path)}.values():
             found += self.changes(entry.path, may_be_gone and entry.path not in paths)
             for name, digest in entry.inputs.items():
-                if not os.path.isabs(name):
+                if name in self.files or not _is_given(name):
                     continue
-                is_private = (digest or "").startswith(KEYED)
+                is_open = digest is not None and not digest.startswith(KEYED)
                 if digest != read.setdefault(name, digest):
                     found.append(
                         f"{public_names(name)} was another file when {entry.step} read it than when another step did"
                     )
-                elif digest is not None and not is_private and self._digest(name) not in (None, digest):
+                elif is_open and self._digest(str(self.folder / name)) not in (None, digest):
                     found.append(f"{public_names(name)}, of which {entry.path} was made, is another file now")
         return list(dict.fromkeys(found))
 
@@ -239,6 +240,11 @@ class Manifest:
 
 #: What vouches for the files of a run, and is none of them.
 _RECORD = {FILE_NAME, f"{FILE_NAME}.lock", MANIFEST, f".{MANIFEST}.lock", "privacy_card.json", "privacy_card.txt"}
+
+
+def _is_given(name: str) -> bool:
+    """Whether an input is no file of a step: one from elsewhere, or the run's copy of one."""
+    return os.path.isabs(name) or name.startswith(f"{INPUTS}/")
 
 
 def digest_of(path: Path) -> str | None:

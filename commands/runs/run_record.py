@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from commands.runs.inputs import copies
 from commands.runs.manifest import Manifest
 from commands.runs.sections import of_system, read_experiment
 from commands.runs.stage_config import StageConfig
@@ -55,9 +56,13 @@ class RunRecord:
 
     @cached_property
     def experiment(self) -> Mapping[str, Any]:
-        """The experiment that was started, by the names of :class:`~commands.run.experiment.Experiment`."""
+        """The experiment that was started, by the names of :class:`~commands.run.experiment.Experiment`.
+
+        Public files that are gone are the copies that the run has kept.
+        """
         path = self.folder / "experiment.yaml"
-        return read_experiment(path) if path.is_file() else {}
+        told = read_experiment(path) if path.is_file() else {}
+        return told | copies(self.folder, told)
 
     @property
     def reference(self) -> str | None:

@@ -1,0 +1,132 @@
+"""Public files that a run was started with are gone, or others in their place, once it has paid."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from readers import reader
+
+from commands.run import launch
+from commands.run.experiment import load
+from commands.run.slurm import load_site
+from commands.run.work import Work
+from commands.runs.inputs import INPUTS
+from commands.runs.manifest import Manifest
+from commands.runs.manifest_writer import enter
+from commands.runs.run_record import RunRecord
+from doppel.errors import UserError
+from tests.slurm.launches import write_experiment
+
+TRAINED = "one_stage-one_stage"
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    """Public files of an experiment, in a folder that may go."""
+    (tmp_path / "public").mkdir()
+    texts = {"reference": "hello there\nwhat is up\n", "names": "Weather: the weather\n", "supported": "Weather\n"}
+    names = {"reference": "valid.txt", "names": "names.yaml", "supported": "functions.txt"}
+    found = {field: tmp_path / "public" / name for field, name in names.items()}
+    for field, path in found.items():
+        path.write_text(texts[field])
+    return found
+
+
+def begin(tmp_path: Path, files: dict[str, Path], **changes: object) -> Work:
+    """A run of one system, as a command finds it."""
+    (tmp_path / "private.txt").write_text("my secret\n" * 9)
+    fields = {"data": {"train_path": str(tmp_path / "private.txt"), "unit": "utterance"}, "systems": ["one_stage"]}
+    own = write_experiment(tmp_path / "own.yaml", base="own-data", **fields, **{k: str(v) for k, v in files.items()})
+    return launch.begin(load(own, changes), tmp_path / "run", load_site(None, {}))
+
+
+def pay(work: Work) -> None:
+    """Write a run down, with its training done."""
+    launch.write(work, overwrite=True)
+    (work.run / ".done").mkdir(exist_ok=True)
+    (work.run / ".done" / TRAINED).write_text("1\n")
+
+
+def evaluation(work: Work) -> tuple[str, ...]:
+    (step,) = [step for step in work.steps if step.command == "evaluate"]
+    return step.reads
+
+
+def test_a_reference_that_is_gone_or_changed_is_asked_for_and_the_copy_goes_on(
+    tmp_path: Path, files: dict[str, Path]
+) -> None:
+    reference = files["reference"]
+    pay(begin(tmp_path, files))
+    copy = tmp_path / "run" / INPUTS / "reference" / "valid.txt"
+    assert copy.read_text() == reference.read_text() and copy.stat().st_mode & 0o777 == 0o600
+    whole = reference.read_text()
+    for text in (None, "other words\n"):
+        reference.unlink() if text is None else reference.write_text(text)
+        with pytest.raises(UserError, match=f"reference is {reference}, which .* --set reference={copy}, the copy"):
+            begin(tmp_path, files)
+    work = begin(tmp_path, files, reference=str(copy))  # as the message advises
+    assert f"{INPUTS}/reference/valid.txt" in evaluation(work) and str(reference) not in evaluation(work)
+    launch.write(work, overwrite=False)  # also of a run whose jobs keep their configurations
+    config = (tmp_path / "run" / "configs" / "one_stage-evaluate.yaml").read_text()
+    assert str(copy) in config and copy.read_text() == whole
+    reference.write_text(whole)  # it is there again: a file of that content is the same value
+    assert str(reference) in evaluation(begin(tmp_path, files))
+    moved = reference.rename(tmp_path / "moved.txt")
+    assert str(moved) in evaluation(begin(tmp_path, {**files, "reference": moved}))
+    moved.write_text("other words\n")
+    with pytest.raises(UserError, match=r"was started with reference=.*now reference="):
+        begin(tmp_path, {**files, "reference": moved})
+
+
+def test_a_start_that_failed_binds_nobody_to_its_copies(tmp_path: Path, files: dict[str, Path]) -> None:
+    launch.write(begin(tmp_path, files), overwrite=True)
+    files["reference"].write_text("other words\n")
+    pay(begin(tmp_path, files))
+    assert (tmp_path / "run" / INPUTS / "reference" / "valid.txt").read_text() == "other words\n"
+    assert begin(tmp_path, files).waiting
+
+
+def test_what_no_step_reads_any_more_is_not_asked_for(tmp_path: Path, files: dict[str, Path]) -> None:
+    work = begin(tmp_path, files)
+    pay(work)
+    for step in work.steps:
+        (work.run / ".done" / step.name).write_text("1\n")
+    files["reference"].unlink()
+    assert not begin(tmp_path, files).waiting
+
+
+def test_a_page_reads_the_copies_of_what_is_gone_and_the_newest_of_what_is_there(
+    tmp_path: Path, files: dict[str, Path]
+) -> None:
+    pay(begin(tmp_path, files))
+    files["names"].write_text("Weather: rain\n")
+    launch.write(begin(tmp_path, files), overwrite=True)
+    for field in ("names", "supported"):
+        files[field].unlink()
+    begin(tmp_path, files)
+    told = RunRecord(tmp_path / "run").experiment
+    assert Path(told["names"]).read_text() == "Weather: rain\n"
+    assert Path(told["supported"]).read_text() == "Weather\n" and told["reference"] == str(files["reference"])
+
+
+def test_the_manifest_knows_a_copy_as_an_input_and_sees_when_it_has_changed(
+    tmp_path: Path, files: dict[str, Path]
+) -> None:
+    work = begin(tmp_path, files)
+    pay(work)
+    run, copy = work.run, work.run / INPUTS / "reference" / "valid.txt"
+    files["reference"].unlink()
+    launch.write(begin(tmp_path, files, reference=str(copy)), overwrite=True)
+    (run / "one_stage").mkdir()
+    (run / "one_stage" / "evaluation.json").write_text("{}")
+    enter(run, "one_stage-evaluate")
+    place = f"{INPUTS}/reference/valid.txt"
+    manifest = Manifest.read(run)
+    entry = manifest.files["one_stage/evaluation.json"]
+    assert entry.inputs[place] is not None and not entry.reads_private and place not in manifest.files
+    assert not manifest.stale_inputs(entry.path)
+    copy.write_text("other words\n")
+    (why,) = Manifest.read(run).stale_inputs(entry.path)
+    assert place in why and "is another file now" in why
+    assert reader(place) == "who holds the run"
