@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 
 from commands.run.slurm import Site
@@ -44,33 +45,55 @@ def code_files() -> list[str]:
 
     Other new files stay where they are: a run folder is handed on, and they may be private data.
     """
-    if (ROOT / ".git").exists():
-        command = ["git", "ls-files", "--exclude-standard", "-z"]
-        listed = []
-        for which in ("--cached", "--others"):
-            words = [*command, which, "--", ".", ":!models", ":!.venv"]
-            names = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.split("\0")
-            listed.append([name for name in names if name and (ROOT / name).exists()])
-        new = [name for name in listed[1] if Path(name).suffix in _CODE]
-        if new:
-            say(f"── code: with {', '.join(new)}, which git does not track")
-        return [*listed[0], *new]
-    left_out, names = {".git", ".venv", "__pycache__"}, []
-    for place, folders, files in os.walk(ROOT):
-        top = Path(place) == ROOT
-        folders[:] = [f for f in folders if f not in left_out and not (top and f in ("runs", "data", "models"))]
-        names += [str((Path(place) / file).relative_to(ROOT)) for file in files]
-    return names
+    listed = []
+    for which in ("--cached", "--others"):
+        names = _git("ls-files", "--exclude-standard", "-z", which, "--", ".", ":!models", ":!.venv")
+        if names is None:
+            return _walked()
+        listed.append([name for name in names.split("\0") if name and (ROOT / name).exists()])
+    new = [name for name in listed[1] if Path(name).suffix in _CODE]
+    if new:
+        say(f"── code: with {', '.join(new)}, which git does not track")
+    return [*listed[0], *new]
 
 
 def version() -> str:
     """Return the commit of the code, with a mark where it was changed since."""
     if (ROOT / "COMMIT").is_file():
         return (ROOT / "COMMIT").read_text(encoding="utf-8").strip()
-    command = ["git", "describe", "--always", "--abbrev=12", "--exclude", "*", "--dirty=+dirty"]
+    return (_git("describe", "--always", "--abbrev=12", "--exclude", "*", "--dirty=+dirty") or "").strip() or "unknown"
+
+
+def _git(*words: str) -> str | None:
+    """What git says of the code; None where there is no git, or it says nothing, which is told.
+
+    The checkout may be that of another user, which git by itself does not read: whose code runs here all the same.
+    """
+    if not (ROOT / ".git").exists():
+        return None
+    command = ["git", "-c", f"safe.directory={ROOT}", *words]
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
-    except OSError:
-        return "unknown"
-    return done.stdout.strip() or "unknown"
+        why = done.stderr.strip().partition("\n")[0]
+    except OSError as error:
+        done, why = None, str(error)
+    if done is None or done.returncode:
+        _tell(why)
+        return None
+    return done.stdout
+
+
+@cache
+def _tell(why: str) -> None:
+    say(f"── code: git does not tell of {ROOT} ({why}): the run does not say its commit, and copies files by name")
+
+
+def _walked() -> list[str]:
+    left_out, names = {".git", ".venv", "__pycache__"}, []
+    for place, folders, files in os.walk(ROOT):
+        top = Path(place) == ROOT
+        folders[:] = [f for f in folders if f not in left_out and not (top and f in ("runs", "data", "models"))]
+        code = [file for file in files if not top or Path(file).suffix in _CODE]  # beside these lie a user's tables
+        names += [str((Path(place) / file).relative_to(ROOT)) for file in code]
+    return names

@@ -31,3 +31,30 @@ def test_an_error_of_reading_is_not_told_as_one_of_writing(tmp_path: Path) -> No
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match="new.txt"), whole_file(tmp_path / "file" / "new.txt"):
         pass
+
+
+def test_a_checkout_of_another_user_is_read_as_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a cluster with one checkout for all; git alone calls that dubious ownership, and fails."""
+    monkeypatch.setattr(code_copy, "ROOT", tmp_path)
+    (tmp_path / "cli.py").touch()
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a"]
+    for words in (["init", "-q"], ["add", "cli.py"], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *words], check=True)
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    assert subprocess.run([*git, "status"], capture_output=True, check=False).returncode
+    assert code_copy.code_files() == ["cli.py"] and len(code_copy.version()) == 12
+
+
+def test_where_git_fails_that_is_told_once_and_a_table_beside_the_code_is_not_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(code_copy, "ROOT", tmp_path)
+    (tmp_path / ".git").mkdir()  # of no repository
+    for name in ("cli.py", "private.csv"):
+        (tmp_path / name).touch()
+    assert code_copy.code_files() == ["cli.py"] and code_copy.version() == "unknown"
+    assert capsys.readouterr().out.count("git does not tell of") == 1
+    monkeypatch.setenv("PATH", "")
+    assert code_copy.code_files() == ["cli.py"] and "No such file" in capsys.readouterr().out
+    (tmp_path / ".git").rmdir()
+    assert code_copy.version() == "unknown" and not capsys.readouterr().out
