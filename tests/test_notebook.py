@@ -12,6 +12,7 @@ import pytest
 from source_modules import ROOT
 
 from commands.run import run
+from commands.run.values import read_values
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 
@@ -60,6 +61,15 @@ def test_the_notebook_runs_and_its_record_is_that_of_the_run_folder(tmp_path: Pa
     )
     assert "[transformers]" not in log and "Loading weights" not in log and folder.stat().st_mode & 0o777 == 0o700
     assert "── warning" not in log and "private/" not in log
+
+
+def test_any_character_of_a_value_arrives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JSON writes those above U+FFFF as two halves, which YAML refuses, and YAML folds some ends of lines."""
+    given, heard = {"label_words": {"glad 😀": 'a\x7fb\u2028c\x85d\n"\\ud83d'}}, []
+    monkeypatch.setattr("commands.run.launch.run", lambda *_, set, **__: heard.extend(set) or 1)
+    with pytest.raises(UserError, match="ended with status 1"):
+        run("any.yaml", tmp_path / "run", **given)
+    assert read_values(heard) == given
 
 
 def test_a_setting_that_does_not_exist_is_told(tmp_path: Path) -> None:

@@ -60,7 +60,11 @@ def run(
         raise UserError("data holds the rows, and data.train_path names a file of others: give one of them")
     elif data is not None:
         changes["data.train_path"] = enter_rows(make_folder(Path(run_dir).absolute()), as_json_lines(data))
-    words = [f"{name}={json.dumps(value, default=os.fspath, ensure_ascii=False)}" for name, value in changes.items()]
+    told = {name: json.dumps(value, default=os.fspath, ensure_ascii=False) for name, value in changes.items()}
+    words = [  # YAML takes no control character as it is, and some as the end of a line
+        f"{name}=" + "".join(sign if sign.isprintable() else f"\\U{ord(sign):08x}" for sign in text)
+        for name, text in told.items()
+    ]
     status = launch.run(Path(experiment), Path(run_dir), local=True, set=words, verbose=verbose)
     if status:
         raise UserError(f"the run ended with status {status}, see above; the same call resumes there")
