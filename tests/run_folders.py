@@ -13,6 +13,9 @@ from typing import Any
 
 import yaml
 
+from commands.run.changes import changes, run_anew
+from commands.run.recipes import steps_of
+from commands.run.settings import Experiment
 from commands.runs.manifest_writer import declare, enter
 from commands.runs.steps import File, Role, Step
 from commands.runs.systems import system
@@ -203,3 +206,15 @@ def _ledger(systems: tuple[str, ...], terms: DPPlan, done: int, fingerprint: str
                 for _ in range(done):
                     ledger.spend(name)
         return ledger.path.read_text(), ledger.summary()["scopes"]
+
+
+def go_on(run: Path, old: Experiment, new: Experiment, jobs: Iterable[str] = ()) -> frozenset[str]:
+    """The steps that a run does anew which goes on under other settings; refused where these bind what has begun."""
+    return run_anew(run, steps_of(old, run), steps_of(new, run), changes(old, new), list(jobs))[0]
+
+
+def mark(run: Path, *steps: str) -> None:
+    """Steps that are done, as their marks say."""
+    (run / ".done").mkdir(parents=True, exist_ok=True)
+    for step in steps:
+        (run / ".done" / step).touch()

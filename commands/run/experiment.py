@@ -56,7 +56,7 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
             value = {word: value}
         nested = merge(nested, value)
     epsilon = nested.get("epsilon", content.get("epsilon", Experiment.epsilon))
-    for key, fields in (content.pop("at_epsilon", None) or {}).items():
+    for key, fields in merge(*(part.pop("at_epsilon", None) or {} for part in (content, nested))).items():
         if _epsilon(key, path) == _epsilon(epsilon, path):
             content = merge(content, fields or {})
     given = {name: nested[name] for name in SECTIONS if name in nested}

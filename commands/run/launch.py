@@ -127,8 +127,9 @@ def begin(experiment: Experiment, run: Path, site: Site) -> Work:
     known = {file.stem: queued(run, file.stem) for file in (run / "slurm").glob("*.job")}
     jobs = {name: job for name, job in known.items() if job is not None}
     is_anew = not has_begun(run) and not jobs  # what a failed start left binds nobody
+    work = settle(experiment, run, site, is_anew, jobs)
     check_sources(replace(experiment, **copies(run, experiment.as_dict())))
-    return settle(experiment, run, site, is_anew, jobs)
+    return work
 
 
 def execute(work: Work, mode: Mode, check: bool = True, is_verbose: bool = False) -> int:

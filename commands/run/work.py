@@ -10,17 +10,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from commands.run.changes import Change, differs, refusal, refuse_to_mix, repeated
+from commands.run.changes import Change, changes, run_anew
+from commands.run.checks import check
 from commands.run.code_copy import version
 from commands.run.experiment import load, save
 from commands.run.recipes import steps_of
 from commands.run.settings import Experiment, systems_of
 from commands.run.slurm import Site
-from commands.runs.facts import LEVELS
 from commands.runs.inputs import keep, moved, refuse_lost
 from commands.runs.manifest_writer import declaration, declare, lay_out, refuse_old
 from commands.runs.sections import SECTIONS
-from commands.runs.steps import RELEASED, Step
+from commands.runs.steps import Step
 from commands.runs.systems import main_of
 from commands.runs.yaml_files import dump
 from doppel.console.say import say
@@ -73,7 +73,7 @@ def settle(experiment: Experiment, run: Path, site: Site, is_anew: bool, jobs: M
     """Return what an experiment has to do in a folder, with the parser's digest and the versions of the code.
 
     Formal guarantees:
-        What has begun keeps what binds it (:func:`~commands.run.changes.refuse_to_mix`). A step that is done runs anew
+        What has begun keeps what binds it (:func:`~commands.run.changes.run_anew`). A step that is done runs anew
         only if nothing was trained, paid or released by it; of all others the record stays as it ran.
 
     Args:
@@ -115,47 +115,34 @@ def settle(experiment: Experiment, run: Path, site: Site, is_anew: bool, jobs: M
         experiment = replace(experiment, reference=None, compared_with=compared)
     commits = list(dict.fromkeys([*old.commit, version()]))
     settled = replace(experiment, parser=parser, parser_digest=digest, commit=commits)
-    found = refuse_to_mix(run, old, settled, jobs, site.overlays)
-    work = _going_on(Work(settled, run, site, [], is_anew, frozenset(), jobs), old, found)
+    work = Work(settled, run, site, steps_of(settled, run, site.overlays), is_anew, frozenset(), jobs)
+    if found := changes(old, settled):
+        work = _going_on(work, old, found)
     refuse_lost(run, settled.as_dict(), {path for step in work.waiting for path in step.reads})
     read = {path.removeprefix(f"{run}/") for path in places.values()}
     return replace(work, changed=work.changed | {step.name for step in work.waiting if read.intersection(step.reads)})
 
 
 def _going_on(work: Work, old: Experiment, found: Sequence[Change]) -> Work:
-    """With the steps, and which of them settings that changed let run anew.
-
-    Raises:
-        UserError: One of these has trained, was paid for or has released samples.
-    """
-    run, more = work.run, work.site.overlays
-    steps = steps_of(work.experiment, run, more)
-    if not found:
-        return replace(work, steps=steps)
-    done = {mark.name for mark in (run / ".done").glob("*")}
-    begun = [name for name in old.systems if any(mark.startswith(f"{name}-") for mark in done)]
-    systems = list(dict.fromkeys([*begun, *work.experiment.systems]))
-    before = {step.name: step for step in steps_of(old, run, more)}
-    whole = steps_of(replace(work.experiment, systems=systems), run, more)
-    changed = {step.name for step in whole if step.name in before and differs(before[step.name], step)}
-    if any(change.key == ("parser_digest",) for change in found):
-        changed |= {step.name for step in whole if step.command == "evaluate"}
-    again = repeated(whole, changed, done)
-    for step in whole:
-        is_paid = step.kind == "fit" or step.mechanisms or any(file.role in RELEASED for file in step.writes)
-        has_begun = step.kind == "fit" and any((run / str(step.folder) / "checkpoints").glob("*.ckpt"))
-        if (step.name in again and is_paid) or (step.name in changed and has_begun):
-            raise refusal(run, max(found, key=lambda change: LEVELS.index(change.binds)), [step.name])
-    ours = {step.name for step in steps}
-    more_steps = [step for step in whole if step.name in again and step.name not in ours]  # of systems not named now
-    steps = [*(step for step in steps if step.is_once), *more_steps, *(step for step in steps if not step.is_once)]
-    work = replace(work, steps=steps, repeated=again, changed=frozenset(changed - again))
+    """With what changed settings let run anew, and the record of what they change nothing of."""
+    run, more, new = work.run, work.site.overlays, work.experiment
+    marks = [mark.name for mark in (run / ".done").glob("*")]
+    begun = [n for n in old.systems if (run / n).is_dir() or any(mark.startswith(f"{n}-") for mark in marks)]
+    every = replace(new, systems=list(dict.fromkeys([*begun, *new.systems])))
+    check(every, run / "experiment.yaml")
+    whole = steps_of(every, run, more)
+    others = [new.parser] if new.parser_digest != old.parser_digest else []
+    again, changed = run_anew(run, steps_of(old, run, more), whole, found, work.jobs, others)
+    ours = {step.name for step in work.steps}
+    beside = [step for step in whole if step.name in again and step.name not in ours]  # of systems not named now
+    steps = [*(step for step in work.steps if step.is_once), *beside, *(s for s in work.steps if not s.is_once)]
+    work = replace(work, steps=steps, repeated=again, changed=changed)
     if any(step.kind in ("fit", "predict") or step.command == "evolve" for step in work.waiting):
         return work
-    kept = [change for change in found if change.key[0] in _OF_TRAININGS and change.binds in ("nothing", "evaluation")]
-    for change in kept:
-        say(f"── {change.told[1]} changes nothing that is left to do: {change.told[0]} stays, as it ran")
-    return replace(work, experiment=replace(work.experiment, **{c.key[0]: getattr(old, c.key[0]) for c in kept}))
+    kept = [change for change in found if change.key[0] in _OF_TRAININGS]
+    for was, now in (change.told for change in kept):
+        say(f"── {now} changes nothing that is left to do: {was} stays, as it ran")
+    return replace(work, experiment=replace(new, **{change.key[0]: getattr(old, change.key[0]) for change in kept}))
 
 
 def write(work: Work, overwrite: bool) -> None:

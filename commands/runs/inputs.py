@@ -35,7 +35,7 @@ def keep(run: Path, experiment: Mapping[str, Any], is_anew: bool) -> None:
                 shutil.copyfileobj(file, out)
 
 
-def copies(run: Path, experiment: Mapping[str, Any]) -> dict[str, str]:
+def copies(run: Path, experiment: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that name a file which is gone, and of which the run has a copy: where that is."""
     named = {field: experiment.get(field) for field in (*_BOUND, *_OF_PAGE)}
     gone = {field: path for field, path in named.items() if isinstance(path, str) and not Path(path).exists()}
@@ -43,7 +43,7 @@ def copies(run: Path, experiment: Mapping[str, Any]) -> dict[str, str]:
     return {field: str(place) for field, place in places.items() if place.is_file()}
 
 
-def moved(run: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, str]:
+def moved(run: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that name another file than they did, with the content that the run has kept."""
     found = {}
     for field in _BOUND:
@@ -60,7 +60,7 @@ def refuse_lost(run: Path, experiment: Mapping[str, Any], reads: Collection[str]
         UserError: One is; it names the copy.
     """
     for field in _BOUND:
-        named = experiment.get(field)
+        named = str(experiment.get(field))
         if named not in reads or not _place(run, field, named).is_file() or _is_kept(run, field, named, named):
             continue
         how = "has changed since the run began" if Path(named).exists() else "is gone"

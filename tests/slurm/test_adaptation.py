@@ -42,12 +42,13 @@ def test_a_run_folder_keeps_its_split(tmp_path: Path, capsys: pytest.CaptureFixt
     (tmp_path / "experiment.yaml").write_text((EXPERIMENTS / f"{SMALL}.yaml").read_text() + f"name: {SMALL}\n")
     (tmp_path / ".done").mkdir()
     lay_out(tmp_path)
-    (tmp_path / ".done" / "partition").touch()  # a run without any finished step may begin anew
+    for name in ("partition", "full-parser"):
+        (tmp_path / ".done" / name).touch()  # a run without any finished step may begin anew
     for words, message in (
         (["--seed=7"], "seed=1, now seed=7"),
         (["--set", "adaptation.train=other"], "now adaptation.train=other"),
         (["--set", "adaptation.public_share=0.2"], "now adaptation.public_share=0.2"),
-        (["--parser", __file__], "parser_digest=null"),
+        (["--parser", __file__], "parser=null, now parser="),
     ):
         assert launch(SMALL, tmp_path, "--dry-run", *words) == 2
         assert message in capsys.readouterr().err

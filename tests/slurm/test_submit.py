@@ -267,7 +267,7 @@ def test_settings_of_a_run_hold_for_its_jobs_too(
     for mode, experiment, message in (
         ("--submit", "quickstart", "epsilon=3, now epsilon=8"),
         ("--dry-run", "quickstart", "epsilon=3, now epsilon=8"),
-        ("--local", "smcalflow-small", "epsilon=3, now epsilon=8"),
+        ("--local", "smcalflow-small", ", now data.train_path="),
     ):
         capsys.readouterr()
         assert launch(experiment, run, mode, "--epsilon=8") == 2

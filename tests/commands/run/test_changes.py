@@ -16,11 +16,12 @@ from unittest import mock
 import pytest
 import yaml
 from finished_run import stage_here
+from run_folders import go_on, mark
 
 import cli
 from commands.privacy.evolution_settings import Evolution
 from commands.run import launch
-from commands.run.changes import changes, refuse_to_mix
+from commands.run.changes import changes
 from commands.run.experiment import load, save, shipped
 from commands.run.recipes import steps_of
 from commands.run.settings import FACTS, Topics, Words
@@ -167,26 +168,38 @@ def test_a_finished_run_stays_what_ran_whatever_overlay_it_is_given(
 
 def test_values_are_compared_not_their_text(tmp_path: Path) -> None:
     """One name with a dot, null for missing, a section without keys for none."""
-    (path := tmp_path / "mine.yaml").write_text("variants: {v1.0: {privacy: {max_grad_norm: 1.0}}}\nsystems: [v1.0]\n")
+    (path := tmp_path / "mine.yaml").write_text(
+        dump(
+            {
+                "systems": ["v1.0", "topics"],
+                "data": {"train_path": "a.csv"},
+                "reference": "b.txt",
+                "epochs": dict.fromkeys(("one_stage", "parse_tree", "parse2utterance"), 1),
+                "variants": {"v1.0": {"privacy": {"max_grad_norm": 1.0}}},
+            }
+        )
+    )
     old = load(path)
+    mark(tmp_path, "v1.0-parse_tree", "topics-one_stage")
 
-    def told(**given: Any) -> list[str]:
-        new = replace(old, **given)
-        return [".".join(change.key) for change in changes(old, new)]
+    def refused(**given: Any) -> str:
+        with pytest.raises(UserError) as error:
+            go_on(tmp_path, old, replace(old, **given))
+        return re.findall(r"was started with (.*?), now (.*?) is asked", str(error.value))[0][1]
 
-    assert told(variants={"v1.0": {"privacy": {"max_grad_norm": 99.0}}}) == ["variants.v1.0.privacy.max_grad_norm"]
-    assert told(variants={"v1.0": {"privacy": {"max_grad_norm": 1}, "data": {}}}) == []
-    assert told(words=None) == ["words"] and told(words=Words()) == []
-    assert told(topics=Topics(), evolution=Evolution(), epsilon=8) == []
-    assert told(model={"slots": None}) == ["model.slots"] and told(model={"slots": "shipped", "lora": None}) == []
-    assert told(data={"unit": "utterance", "unit_names": None, "batch_size": None}) == []
-    assert told(data={"truncate": True}) == ["data.truncate"] and told(data={"effort": True}) == ["data.effort"]
-    (tmp_path / ".done").mkdir()
-    (tmp_path / ".done" / "v1.0-parse_tree").touch()
-    with pytest.raises(UserError, match=r"variants\.v1\.0\.privacy\.max_grad_norm=1, now \S+=99 is asked"):
-        refuse_to_mix(tmp_path, old, replace(old, variants={"v1.0": {"privacy": {"max_grad_norm": 99.0}}}))
-    other = {"v1.0": old.variants["v1.0"], "v1": {"privacy": {"max_grad_norm": 99.0}}}
-    assert refuse_to_mix(tmp_path, old, replace(old, variants=other))  # of a system that was not begun
+    name = "variants.v1.0.privacy.max_grad_norm"
+    assert refused(variants={"v1.0": {"privacy": {"max_grad_norm": 99.0}}}) == f"{name}=99"
+    assert refused(words=None) == "words=null" and refused(model={"slots": None}) == "model.slots=null"
+    assert refused(topics=Topics(noise_multiplier=3.0)) == "topics.noise_multiplier=3"
+    assert refused(seed=0) == "seed=0" and refused(data={**old.data, "truncate": True}) == "data.truncate=true"
+    assert refused(seed=2, supported=["Music"], epochs={**old.epochs, "labels": 9.0}) == "seed=2"
+    for equal in (
+        {"words": Words(), "topics": Topics(), "evolution": Evolution(), "epsilon": 8},
+        {"variants": {"v1.0": {"privacy": {"max_grad_norm": 1, "accountant": "pld"}, "data": {}}}},
+        {"variants": {**old.variants, "v1": {"privacy": {"max_grad_norm": 99.0}}}},  # a system that was not begun
+        {"data": {**old.data, "unit": "utterance", "unit_names": None}},
+    ):
+        assert not go_on(tmp_path, old, replace(old, **equal))
 
 
 def test_trees_that_were_cut_off_are_drawn_again_though_another_system_has_samples(run: Path, finished: Path) -> None:
@@ -197,7 +210,7 @@ def test_trees_that_were_cut_off_are_drawn_again_though_another_system_has_sampl
     (run / "two_stage/samples.jsonl").unlink()
     (run / "synthetic.jsonl").unlink()  # a link, of which the copy of the run has made a file
     ledger, others = (run / "ledger.jsonl").read_bytes(), (run / "one_stage/samples.jsonl").read_bytes()
-    with pytest.raises(UserError, match=r"the samples of labels, one_stage, topics came of it: for more samples"):
+    with pytest.raises(UserError, match=r"one_stage-sample_one_stage has begun with it: for more samples"):
         goes_on(path, run, {"sampling.max_new_tokens": 16})
     given = {"stages.parse_tree.sampling.max_new_tokens": 60, "num_samples": 12}
     work = goes_on(path, run, given)
@@ -215,6 +228,6 @@ def test_trees_that_were_cut_off_are_drawn_again_though_another_system_has_sampl
 def test_what_waits_in_a_queue_keeps_its_settings(tmp_path: Path) -> None:
     old = load(shipped("own-data"), {"data.train_path": "a.csv"})
     new = replace(old, num_samples=7)
-    assert refuse_to_mix(tmp_path, old, new)
-    with pytest.raises(UserError, match=r"num_samples=1000, now num_samples=7 .*cancel the jobs of one_stage first"):
-        refuse_to_mix(tmp_path, old, new, ["one_stage-sample_one_stage"])
+    assert not go_on(tmp_path, old, new)
+    with pytest.raises(UserError, match=r"num_samples=1000, now num_samples=7 .*cancel its job first"):
+        go_on(tmp_path, old, new, ["one_stage-sample_one_stage"])

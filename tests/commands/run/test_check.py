@@ -15,11 +15,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from run_folders import go_on, mark
 from source_modules import ROOT
 
 import cli
 from commands.run import estimate, launch
-from commands.run.changes import refuse_to_mix
 from commands.run.closing import next_commands
 from commands.run.execute import run_stage
 from commands.run.experiment import load, save, shipped
@@ -122,21 +122,18 @@ def test_sampling_may_change_until_a_system_has_samples_and_logging_always(tmp_p
     begun = load(shipped("own-data"), given)
     more = {"sampling.max_new_tokens": 40, "num_samples": 7, "trainer.logger": False}
     other, logs = (load(shipped("own-data"), {**given, **own}) for own in (more, {"trainer.logger": False}))
-    (tmp_path / ".done").mkdir()
-    (tmp_path / ".done" / "two_stage-parse_tree").touch()
-    refuse_to_mix(tmp_path, begun, other)
+    mark(tmp_path, "two_stage-parse_tree", "one_stage-one_stage")
+    go_on(tmp_path, begun, other)
     (tmp_path / "one_stage").mkdir()
     (tmp_path / "one_stage/samples.jsonl").touch()
-    refuse_to_mix(
-        tmp_path, begun, load(shipped("own-data"), {**given, "stages.parse_tree.sampling.max_new_tokens": 400})
-    )
+    go_on(tmp_path, begun, load(shipped("own-data"), {**given, "stages.parse_tree.sampling.max_new_tokens": 400}))
     (tmp_path / "two_stage").mkdir()
     (tmp_path / "two_stage/samples.jsonl").touch()
-    refuse_to_mix(tmp_path, begun, logs)
+    go_on(tmp_path, begun, logs)
     with pytest.raises(UserError, match="python cli.py sample"):
-        refuse_to_mix(tmp_path, begun, other)
+        go_on(tmp_path, begun, other)
     with pytest.raises(UserError, match=r"data\.(unit|batch_size)"):
-        refuse_to_mix(tmp_path, begun, load(shipped("own-data"), {"data.train_path": "a.csv", "data.batch_size": 9}))
+        go_on(tmp_path, begun, load(shipped("own-data"), {"data.train_path": "a.csv", "data.batch_size": 9}))
 
 
 def test_a_training_that_failed_twice_alike_is_not_paid_a_third_time(tmp_path: Path) -> None:
@@ -255,7 +252,7 @@ def test_what_all_systems_and_all_runs_on_the_same_data_come_to_is_told_and_limi
     assert called(users, run, "--check", **limits) == 2
     assert "With 1 other run on these data: " in (told := capsys.readouterr().err) and "earlier/s" in told
     before = load(shipped("own-data"), {"data.train_path": "a.csv", "data.unit": "user"})
-    refuse_to_mix(run, before, replace(before, privacy={**before.privacy, "total_epsilon": 12.0}))
+    go_on(run, before, replace(before, privacy={**before.privacy, "total_epsilon": 12.0}))
 
 
 def test_a_batch_that_wastes_the_budget_is_told_and_the_usual_one_is_not(

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 import yaml
+from run_folders import go_on, mark
 
 import cli
 from commands.privacy.evolution_settings import CONTINUATION, SHIPPED, Evolution
 from commands.quality.judges import bases_of
-from commands.run.changes import refuse_to_mix
 from commands.run.experiment import load, save, shipped
 from commands.run.recipes import steps_of
+from commands.run.settings import Experiment
 from commands.runs.yaml_files import ROOT
 from doppel.errors import UserError
 from doppel.evolution.generators.wording import Wording
@@ -112,25 +113,28 @@ def test_the_step_reads_one_private_file_and_says_so() -> None:
     assert "privacy" not in step.config and not any(file.path.endswith("votes.jsonl") for file in step.writes)
 
 
-def test_a_run_goes_on_under_a_higher_limit_and_not_with_another_generator(tmp_path: Path) -> None:
+def test_a_run_goes_on_under_a_higher_limit_and_once_it_has_voted_not_with_another_generator(tmp_path: Path) -> None:
     """Who reaches a limit is told to raise it."""
     old = load(shipped("own-data"), {"systems": ["evolution"], "evolution.limits.max_calls": 10})
+    mark(tmp_path, "public_trees")
+
+    def given(**changes: object) -> Experiment:
+        own = {f"evolution.{name.replace('__', '.')}": value for name, value in changes.items()}
+        return load(shipped("own-data"), {"systems": ["evolution"], "evolution.limits.max_calls": 10, **own})
+
+    longer, grammar = given(max_new_tokens=400), given(generator="grammar")
+    for mended in (longer, grammar):  # as an answer that was cut off, or reads like no request, asks for
+        go_on(tmp_path, old, mended)
     (tmp_path / "evolution").mkdir()
-    (tmp_path / "evolution/answers.jsonl").touch()
-    refuse_to_mix(
-        tmp_path, old, load(shipped("own-data"), {"systems": ["evolution"], "evolution.limits.max_calls": 20})
-    )
-    with pytest.raises(UserError, match=r"evolution\.generator=\S*/models/base, now evolution\.generator=grammar"):
-        changes = {"evolution.limits.max_calls": 10, "evolution.generator": "grammar"}
-        refuse_to_mix(tmp_path, old, load(shipped("own-data"), {"systems": ["evolution"], **changes}))
-    mended = {"evolution.limits.max_calls": 10, "evolution.max_new_tokens": 400}
-    mended_run = load(shipped("own-data"), {"systems": ["evolution"], **mended})
-    refuse_to_mix(tmp_path, old, mended_run)  # as an answer that was cut off asks for
     (tmp_path / "evolution/samples.jsonl").touch()
+    assert not go_on(tmp_path, old, given(limits__max_calls=20, batch_size=3))
+    with pytest.raises(UserError, match=r"evolution\.generator=\S*/models/base, now evolution\.generator=grammar"):
+        go_on(tmp_path, old, grammar)
     with pytest.raises(UserError, match=r"max_new_tokens"):
-        refuse_to_mix(tmp_path, old, mended_run)
+        go_on(tmp_path, old, longer)
     other = load(shipped("own-data"), {"systems": ["one_stage"]})
-    refuse_to_mix(tmp_path, other, load(shipped("own-data"), {"systems": ["one_stage", "evolution"], **changes}))
+    changes = {"systems": ["one_stage", "evolution"], "evolution.generator": "grammar"}
+    go_on(tmp_path, other, load(shipped("own-data"), changes))
 
 
 def test_an_adaptation_trains_its_systems() -> None:

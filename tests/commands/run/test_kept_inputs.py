@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from readers import reader
+from run_folders import mark
 
 from commands.run import launch
 from commands.run.experiment import load
@@ -75,6 +76,7 @@ def test_a_reference_that_is_gone_or_changed_is_asked_for_and_the_copy_goes_on(
     moved = reference.rename(tmp_path / "moved.txt")
     assert str(moved) in evaluation(begin(tmp_path, {**files, "reference": moved}))
     moved.write_text("other words\n")
+    mark(tmp_path / "run", "one_stage-words")  # which were counted against the reference
     with pytest.raises(UserError, match=r"was started with reference=.*now reference="):
         begin(tmp_path, {**files, "reference": moved})
 

@@ -83,3 +83,11 @@ def test_numbers_are_numbers_also_below_names_of_stages(tmp_path: Path) -> None:
     )
     assert given.data["batch_size"] == 64 and given.stages["labels"]["privacy"]["delta"] == 1e-6
     assert load(written(tmp_path / "m.yaml", epochs={"labels": 2})).epochs == {"labels": 2}
+
+
+def test_fields_of_one_epsilon_hold_there_whoever_gives_them(tmp_path: Path) -> None:
+    path = written(tmp_path / "m.yaml", at_epsilon={3: {"effort": 2, "num_samples": 5}})
+    assert load(path, {"epsilon": 3}).effort == 2
+    given = load(path, {"epsilon": 3, "at_epsilon.3.effort": 4})
+    assert (given.effort, given.num_samples, given.at_epsilon) == (4, 5, {})
+    assert load(path, {"at_epsilon.3.effort": 4}).effort == 1

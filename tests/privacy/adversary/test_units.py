@@ -12,11 +12,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from private_training import data_module, fit, privacy
+from run_folders import go_on, mark
 
 import cli
 from callbacks.differential_privacy import PrivateTrainingError
 from commands.run import estimate
-from commands.run.changes import refuse_to_mix
 from commands.run.experiment import load, shipped
 from datamodules.guards.selection import Selection
 from datamodules.reading.columns import Columns
@@ -163,11 +163,10 @@ def test_a_run_that_was_begun_may_say_what_it_protects_and_change_nothing(tmp_pa
         unit: load(shipped("own-data"), {"data.train_path": "own.csv", "data.unit": unit})
         for unit in ("user", "utterance")
     }
-    (tmp_path / ".done").mkdir()
-    (tmp_path / ".done" / "one_stage-one_stage").touch()
-    refuse_to_mix(tmp_path, begun, said["utterance"])
+    mark(tmp_path, "one_stage-one_stage")
+    go_on(tmp_path, begun, said["utterance"])
     with pytest.raises(UserError, match="data.unit"):
-        refuse_to_mix(tmp_path, begun, said["user"])
+        go_on(tmp_path, begun, said["user"])
 
 
 def test_a_run_says_by_whom_rows_are_protected(
@@ -294,8 +293,7 @@ def test_a_run_asks_which_names_are_one_and_takes_the_answer(
         rule: load(shipped("own-data"), {"data.train_path": "own.csv", "data.unit": "user", "data.unit_names": rule})
         for rule in ("exact", "folded")
     }
-    (tmp_path / "none" / ".done").mkdir(parents=True)
-    (tmp_path / "none" / ".done" / "one_stage-one_stage").touch()
-    refuse_to_mix(tmp_path / "none", begun, said["exact"])  # as it was read before
+    mark(tmp_path / "none", "one_stage-one_stage")
+    go_on(tmp_path / "none", begun, said["exact"])  # as it was read before
     with pytest.raises(UserError, match="data.unit_names"):
-        refuse_to_mix(tmp_path / "none", begun, said["folded"])
+        go_on(tmp_path / "none", begun, said["folded"])
