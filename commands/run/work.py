@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import hashlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,7 @@ from commands.runs.systems import main_of
 from commands.runs.yaml_files import dump
 from doppel.console.say import say
 from doppel.errors import UserError
+from doppel.files import sha256_of
 
 #: Fields that tell how trainings, samplings and votes run, and no more of what reads these.
 _OF_TRAININGS = (*SECTIONS, "stages", "variants", "overlays", "save_every", "evolution")
@@ -92,7 +92,7 @@ def settle(experiment: Experiment, run: Path, site: Site, is_anew: bool, jobs: M
         file = Path(parser)
         if not file.is_file():
             raise UserError(f"parser is {parser}, which is no file: give RUN/parser/checkpoints/last.ckpt")
-        parser, digest = str(file.resolve()), _digest(file)
+        parser, digest = str(file.resolve()), sha256_of(file)[:16]
     if experiment.public_parser is not None:
         experiment = replace(experiment, public_parser=str(Path(experiment.public_parser).resolve()))
     if is_anew or not path.is_file():
@@ -205,8 +205,3 @@ def _forget_samples(step: Step, run: Path) -> None:
     for made in step.writes:
         for part in [run / made.path, *run.glob(f"{glob.escape(made.path)}.rank*.part")]:
             part.unlink(missing_ok=True)
-
-
-def _digest(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
