@@ -126,7 +126,7 @@ class StageRelease:
                 return paid
             why = None
             if self.ledger.mechanisms[self.mechanism].done_steps:
-                why = "was paid for, and a crash tore its line in the ledger"
+                why = "was charged, and a crash tore its line in the ledger"
             elif not self.ledger.remaining(self.mechanism):
                 if not self.ledger.spent(self.scope):
                     self.ledger.spend(self.mechanism)  # refuses and says why

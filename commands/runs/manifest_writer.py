@@ -40,8 +40,8 @@ def refuse_old(run: Path) -> None:
     version = Manifest.read(run).version
     if version is None:
         raise UserError(
-            f"{run / MANIFEST} is gone, which tells what the steps of this run have made and what paid for it: restore "
-            "it, or give another RUN_DIR, which spends on top of what this run has spent"
+            f"{run / MANIFEST} is gone, which tells what the steps of this run have made and what was charged for it: "
+            "restore it, or give another RUN_DIR, which spends on top of what this run has spent"
         )
     if version != VERSION:
         raise UserError(
@@ -67,7 +67,7 @@ def refuse_lost_ledger(run: Path) -> None:
         known = ledger.mechanisms.get(ledger.mechanism_id(scope, stage))
         if known is None or not known.done_steps:
             raise UserError(
-                f"the manifest beside it names {name}, which has paid for files of this run, and the ledger has no "
+                f"the manifest beside it names {name}, which was charged for files of this run, and the ledger has no "
                 "step of it: restore the ledger; another RUN_DIR spends on top of what this run has spent",
                 about=run / FILE_NAME,
             )

@@ -87,7 +87,7 @@ def test_labels_are_drawn_alike_where_a_crash_tore_the_line_of_their_histogram(r
     ledger = Ledger(run / "ledger.jsonl")
     assert ledger.mechanisms["labels/histogram"].done_steps == 1 and not ledger.releases("labels/histogram")
     (caveat,) = ledger.summary()["scopes"]["labels"]["caveats"]
-    assert "histogram of labels, was paid for, and a crash tore its line" in caveat
+    assert "histogram of labels, was charged, and a crash tore its line" in caveat
 
 
 def test_an_exact_histogram_must_be_asked_for_and_is_written_down_as_not_private(

@@ -115,7 +115,7 @@ def test_words_whose_line_a_crash_tore_are_left_out_and_the_card_says_so(
     (run / "ledger.jsonl").write_bytes(b"".join([*lines, last[: min(left, len(last) - 40)]]))
     for _ in range(2):
         assert words(run) == 0 and not (run / "one_stage/words.json").exists()
-    assert "warning: the release of one_stage, words, was paid for, and a crash tore" in capsys.readouterr().out
+    assert "warning: the release of one_stage, words, was charged, and a crash tore" in capsys.readouterr().out
     ledger = Ledger(run / "ledger.jsonl")
     assert ledger.mechanisms["one_stage/words"].done_steps == 1 and not ledger.releases("one_stage/words")
     assert cli.main(["verify", str(run)]) == 0
