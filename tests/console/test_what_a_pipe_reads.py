@@ -15,7 +15,7 @@ from tests.tiny_model import write_corpus, write_model
 ROOT = Path(__file__).resolve().parents[2]
 #: Every line of a fit and of a predict is one of these.
 OURS = (
-    r"PRIVATE, budget 'default': (target|spent) ε = \S+ (of 8 )?at δ = \S+",
+    r"PRIVATE, budget 'default': target ε = \S+ at δ = \S+(; spent so far ε = \S+)?",
     r"  for one utterance more or less; N = \d+, σ = \S+, \d+ steps of ~\d+",
     r"(warning|note): delta \S+ is large, .*",
     r"one_stage \d+/\d+ steps · ε \d\.\d\d of 8 · \d+:\d\d left",
