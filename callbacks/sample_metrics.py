@@ -13,7 +13,9 @@ import lightning.pytorch as pl
 MANY_CUT_OFF = MANY_MISSING = 0.05
 #: How a fault is told of, where its name alone would not say it.
 _FAULTS = {"broken": "with broken characters", "a tree": "with code in them", "malformed": "not well-formed"}
-_TRAIN_MORE = "train for longer or at a larger epsilon"
+_TRAIN_MORE = "train for longer or at a larger epsilon, in another run"
+#: Folder of the system whose stages have settings of their own.
+_STAGES = "two_stage"
 
 
 def sample_metrics(lines: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -108,10 +110,22 @@ def cut_off_warning(
 
 
 def sampling_field(pl_module: Any, output: Path | None = None) -> str:
-    """Return the prefix of the sampling's arguments where ``output`` is from: in a run, or in a step by hand."""
-    if output is not None and not any((at / "experiment.yaml").is_file() for at in output.resolve().parents[:2]):
+    """Return the prefix of the sampling's arguments where ``output`` is from: in a step by hand, or in a run.
+
+    There it is one that no other system has, so that it may still be set where others have samples.
+    """
+    text_format = pl_module.text_format
+    stage = "parse_tree" if text_format.target == "parse" else "parse2utterance"
+    if output is None:
+        return "stages.parse_tree.sampling" if text_format.target == "parse" else "sampling"
+    place = output.resolve()
+    run = next((at for at in place.parents[:4] if (at / "experiment.yaml").is_file()), None)
+    if run is None:
         return "--model.init_args.sampling"
-    return "stages.parse_tree.sampling" if pl_module.text_format.target == "parse" else "sampling"
+    system, *inner = place.relative_to(run).parts
+    if not inner:
+        return "sampling"
+    return f"stages.{stage}.sampling" if system == _STAGES else f"variants.{system}.sampling"
 
 
 def _faults(metrics: Mapping[str, float]) -> str:

@@ -283,7 +283,7 @@ def test_a_model_that_writes_no_sample_is_told_of(output: Path) -> None:
         sample(output, model=Brackets(target="utterance"), data=data)
     assert not output.exists()
     (output.parent / "experiment.yaml").write_text("")  # of a run, whose words are others
-    with pytest.raises(UserError, match=r"epsilon; sampling\.redraws=null keeps"):
+    with pytest.raises(UserError, match=r"epsilon, in another run; sampling\.redraws=null keeps"):
         sample(output, model=Brackets(target="utterance"), data=data)
     sample(output, model=TinyModel(target="utterance", redraws=None), data=data)  # nothing is left of what was tried
     assert len(read(output)) == 4

@@ -2,78 +2,38 @@
 
 from __future__ import annotations
 
-import inspect
 import random
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import pytest
 import yaml
-from finished_run import stage_here
+from documented_settings import keys, other
+from finished_run import draw, stage_here
 from run_folders import go_on, mark
 
 import cli
+from callbacks.sample_metrics import cut_off_warning, none_will_do
 from commands.privacy.evolution_settings import Evolution
 from commands.run import launch
 from commands.run.changes import changes
 from commands.run.experiment import load, save, shipped
 from commands.run.recipes import steps_of
-from commands.run.settings import FACTS, Topics, Words
+from commands.run.settings import Topics, Words
 from commands.run.slurm import load_site
+from commands.run.values import read_values
 from commands.run.work import Work
 from commands.runs.yaml_files import dump, parse_yaml
-from docs.reference import SECTIONS
 from doppel.errors import UserError
 
 NUMBER = 40
-#: Of a mapping or of a class: another value than what the finished run has.
-OTHERS: dict[str, Any] = {
-    "systems": ["labels", "one_stage"],
-    "overlays": ["configs/overlays/lora.yaml"],
-    "topics.texts": "samples",
-    "resampling.of": "votes",
-    "columns": {"text": "utterance"},
-    "lora": {"rank": 4, "alpha": 8.0},
-    "optimizer": {"lr": 0.5},
-    "supported": ["Music"],
-    "names": {"Find": "look for"},
-    "accountant": "pld",
-    "label_words": {"talk": "to say"},
-}
-
-
-def documented() -> Iterator[tuple[str, Any, Any]]:
-    """Every key of the reference, by dotted name, with its annotation and its default."""
-    for title, kind in SECTIONS.items():
-        above = "" if title == "Experiment" else f"{title}."
-        for name, parameter in inspect.signature(kind).parameters.items() if title != "SLURM site" else ():
-            if not (above == "" and FACTS.at(name).keys):  # whose keys have a section of their own
-                yield f"{above}{name}", str(parameter.annotation), parameter.default
-
-
-def other(key: str, kind: str, default: Any, folder: Path) -> Any:
-    """Another value of a type."""
-    if (given := OTHERS.get(key, OTHERS.get(key.rpartition(".")[2]))) is not None:
-        return given
-    if "Literal" in kind or "Accountant" in kind:
-        words = [word for word in re.findall(r"'(\w+)'", kind) if word != default]
-        return words[-1] if words else "other"
-    if kind.startswith("dict"):
-        return {"one_stage": 7}
-    if "bool" in kind:
-        return not default
-    if "float" in kind or "int" in kind:
-        return 7 if default in (None, inspect.Parameter.empty) or default != default else default + 1
-    if FACTS.below(key).path:
-        (folder / "other.txt").write_text("other\n")
-        return str(folder / "other.txt")
-    return "other"
 
 
 @pytest.fixture
@@ -137,7 +97,7 @@ def test_each_of_forty_changes_to_a_finished_run_is_done_or_refused_by_name_with
 ) -> None:
     path, run = compared
     valid = []
-    for key, kind, default in documented():
+    for key, kind, default in keys():
         value = other(key, kind, default, run.parent)
         with suppress(UserError, AttributeError):
             load(path, {key: value})
@@ -231,3 +191,37 @@ def test_what_waits_in_a_queue_keeps_its_settings(tmp_path: Path) -> None:
     assert not go_on(tmp_path, old, new)
     with pytest.raises(UserError, match=r"num_samples=1000, now num_samples=7 .*cancel its job first"):
         go_on(tmp_path, old, new, ["one_stage-sample_one_stage"])
+
+
+@pytest.mark.parametrize(
+    ("system", "step"),
+    [("one_stage", "sample_one_stage"), ("labels", "sample_labels"), ("two_stage", "sample_parse2utterance")],
+)
+def test_what_a_message_of_a_stopped_run_advises_is_taken_while_others_have_samples(
+    system: str, step: str, run: Path, finished: Path
+) -> None:
+    """Of a sampling that wrote nothing, or much that was cut off; and of a training that lacks memory."""
+    path, samples = finished.parent / "mine.yaml", run / system / "samples.jsonl"
+    samples.unlink()
+    (run / ".done" / f"{system}-{step}").unlink()
+    module: Any = SimpleNamespace(
+        text_format=SimpleNamespace(target="utterance"), sampling=SimpleNamespace(max_new_tokens=8), model=None
+    )
+    metrics = {"synthetic/num_drawn": 40, "synthetic/dropped/cut off": 40, "synthetic/finished": 0.5}
+    told = f"{none_will_do(metrics, samples, module)} {cut_off_warning(metrics, module, samples)}"
+    advised = re.findall(r"(\w+\.[\w.]+\.(?:max_new_tokens|redraws))(?:=(\w+))?", told)
+    assert [value for _, value in advised] == ["", "null", "16"]
+    for key, value in [*advised, ("data.max_tokens_per_micro_batch", "128")]:
+        waiting = goes_on(path, run, read_values([f"{key}={value or 20}"])).waiting
+        assert [other.name for other in waiting] == [f"{system}-{step}"], key
+
+
+def test_the_commands_of_a_refusal_and_of_the_end_of_a_training_do_what_they_say(
+    run: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = finished.parent / "mine.yaml"
+    with pytest.raises(UserError) as error:
+        goes_on(path, run, {"num_samples": 20})
+    (words,) = re.findall(r"python cli\.py sample (\S+ --num) N", str(error.value))
+    assert draw(*map(Path, words.split()[:1]), "--num", "3", "--system", "one_stage") == 0
+    assert cli.main(["ledger", str(run)]) == 0 and "one_stage" in capsys.readouterr().out
