@@ -21,6 +21,7 @@ OTHERS: dict[str, Any] = {
     "resampling.of": "votes",
     "columns": {"text": "utterance"},
     "lora": {"rank": 4, "alpha": 8.0},
+    "data.redact": {"patterns": ["email"]},
     "optimizer": {"lr": 0.5},
     "supported": ["Music"],
     "names": {"Find": "look for"},

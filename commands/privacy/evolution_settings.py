@@ -83,14 +83,6 @@ class Evolution:
         if self.clusters is not None and (self.clusters < 2 or self.per_label):
             raise UserError("evolution.clusters is at least 2, and without per_label")
 
-    @classmethod
-    def of(cls, **fields: Any) -> Evolution:
-        """Build the settings from what the parser of experiments has read."""
-        for name, part in (("wording", Wording), ("limits", Limits)):
-            if fields.get(name) is not None:
-                fields[name] = part(**vars(fields[name]))
-        return cls(**fields)
-
     @property
     def is_server(self) -> bool:
         """Whether the generator is a server."""

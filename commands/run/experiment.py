@@ -4,30 +4,18 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from commands.privacy.evolution_settings import Evolution
 from commands.run.checks import check
-from commands.run.settings import FACTS, Adaptation, Attributes, Experiment, Resampling, Topics, Words
+from commands.run.settings import FACTS, Experiment
 from commands.runs.sections import SECTIONS, read_experiment, with_sections
 from commands.runs.systems import USUAL
 from commands.runs.yaml_files import ROOT, absolute, build, dump, fill_in, listed, merge
-from datamodules.guards.redaction import Redaction
 from doppel.errors import UserError
 
 EXPERIMENTS = ROOT / "configs" / "experiments"
-#: Fields that are settings of their own.
-_PARTS: dict[str, Callable[..., Any]] = {
-    "adaptation": Adaptation,
-    "resampling": Resampling,
-    "topics": Topics,
-    "words": Words,
-    "attributes": Attributes,
-    "evolution": Evolution.of,
-    "redact": Redaction,
-}
 
 
 def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
@@ -77,12 +65,6 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
         _make_numbers(sections, path)
     values = build(Experiment, filled, path, said=nested)
     values["systems"] = values["systems"] or list(USUAL)
-    for key, part in _PARTS.items():
-        if values[key] is not None:
-            try:
-                values[key] = part(**vars(values[key]))
-            except UserError as error:
-                raise UserError(str(error), about=path) from None
     experiment = Experiment(**values)
     check(experiment, path)
     return experiment

@@ -86,12 +86,17 @@ def facts_of(cls: type, binds: Binds = "training") -> Fact:
 def _fact(entry: dataclasses.Field[Any], hint: Any, binds: Binds) -> Fact:
     default = UNSET if entry.default is MISSING else entry.default
     given = {"binds": binds, "default": default, **entry.metadata}
-    part = next((kind for kind in (hint, *get_args(hint)) if dataclasses.is_dataclass(kind)), None)
-    if part is not None:
-        return replace(facts_of(part, given["binds"]), **given)  # type: ignore[arg-type]
+    if (part := part_of(hint)) is not None:
+        return replace(facts_of(part, given["binds"]), **given)
     leaves = set(_leaves(hint)) - {NoneType, ...}
     is_text = all(leaf is str or isinstance(leaf, str) for leaf in leaves)
     return Fact(**{"text": is_text, "number": leaves <= {int, float}, **given})
+
+
+def part_of(hint: Any) -> type | None:
+    """Return the dataclass that a field holds, or may hold."""
+    kinds = (kind for kind in (hint, *get_args(hint)) if isinstance(kind, type))
+    return next((kind for kind in kinds if dataclasses.is_dataclass(kind)), None)
 
 
 def _leaves(hint: Any) -> list[Any]:

@@ -14,7 +14,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
 
-from commands.runs.facts import Fact
+from commands.runs.facts import Fact, part_of
 from doppel import files
 from doppel.console.errors import explain
 from doppel.errors import UserError
@@ -218,4 +218,17 @@ def build(cls: type, content: Mapping[str, Any], where: object, said: Container[
     except ArgumentError as error:
         key = re.search(r'Parser key "(\w+)', str(error))
         raise UserError(explain(str(error), known, [])[:500], about=place(key[1] if key else "")) from error
-    return {**vars(values), **parts}
+    hints = get_type_hints(cls)
+    try:
+        return {**{name: _made(hints[name], value) for name, value in vars(values).items()}, **parts}
+    except UserError as error:
+        raise UserError(str(error), about=where) from None
+
+
+def _made(hint: Any, value: Any) -> Any:
+    """A value, where its field is a dataclass as one."""
+    part = part_of(hint)
+    if part is None or value is None:
+        return value
+    hints = get_type_hints(part)
+    return part(**{name: _made(hints[name], inner) for name, inner in vars(value).items()})
