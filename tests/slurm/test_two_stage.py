@@ -98,7 +98,8 @@ def test_a_grid_takes_epsilons_and_seeds_and_goes_on_after_a_failed_run(
 ) -> None:
     runs = tmp_path / "runs"
     (runs / "epsilon=0.5,seed=4").mkdir(parents=True)
-    write_experiment(runs / "epsilon=0.5,seed=4" / "experiment.yaml", name="tiny", epsilon=7)  # fails at once
+    begun = {**yaml.safe_load(experiment.read_text()), "name": "tiny", "epsilon": 7, "systems": ["one_stage"]}
+    write_experiment(runs / "epsilon=0.5,seed=4" / "experiment.yaml", **begun)  # fails at once
     (runs / "epsilon=0.5,seed=4" / ".done").mkdir()
     (runs / "epsilon=0.5,seed=4" / ".done" / "one_stage-one_stage").write_text("1\n")
     lay_out(runs / "epsilon=0.5,seed=4")

@@ -55,7 +55,7 @@ def test_nothing_private_is_left_outside_of_the_run_folder(tiny_model: str, tmp_
 
     left = [path for path in outside.rglob("*") if path.is_file()]
     names = {str(path.relative_to(outside)) for path in left if "matplotlib" not in path.parts}  # the machine's fonts
-    own = {f"home/.config/doppel/{name}" for name in ("key", "key.lock")}
+    own = {f"home/.config/doppel/{name}" for name in ("key", "key.lock", "key.ledgers", "key.ledgers.lock")}
     assert names <= own, names
     content = b"".join(path.read_bytes() for path in left)
     assert not any(secret.encode() in content for secret in ["call", *SECRETS])
