@@ -113,7 +113,7 @@ def test_a_release_whose_line_was_torn_is_spent_and_left_out(run: Path, capsys: 
     for _ in range(2):
         assert resample(run) == 0
         assert drawn(run)["(Yield (Tell))"] == pytest.approx(100 * 1600 / 2003, abs=1), "as the model wrote them"
-    assert "warning: the release of two_stage, histogram of function types, was paid for" in capsys.readouterr().out
+    assert "warning: the release of two_stage, histogram of function types, was charged" in capsys.readouterr().out
     assert "a crash tore its line" in lost(run)
     assert json.loads((run / "parse_tree" / "marginals.json").read_text())["sums"] is None
     assert Ledger(path).mechanisms["two_stage/histogram"].done_steps == 1 and not Ledger(path).releases(
