@@ -45,10 +45,11 @@ def test_no_step_follows_one_in_which_the_run_was_stopped_even_if_that_ended_wel
 ) -> None:
     program = 'trap "" TERM; kill -TERM $PPID; sleep .3; exit 0\n'
     run, steps, python = _steps(tmp_path, monkeypatch, program)
+    before = signal.getsignal(signal.SIGTERM)
     assert run_here(run, steps, python) == 143
     assert (tmp_path / "calls").read_text().split() == ["words"], "the second step started"
     assert (run / ".done" / "first").exists() and "first was stopped" in capsys.readouterr().err
-    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_a_run_goes_from_any_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
