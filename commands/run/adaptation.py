@@ -16,8 +16,8 @@ from dataclasses import replace
 from commands.run.context import Run, file_of
 from commands.run.samplings import annotate, annotate_private
 from commands.run.settings import Adaptation, systems_of
-from commands.run.trainings import fit_parser
-from commands.runs.steps import ANNOTATED, PRIVATE_PARTS, File, Step
+from commands.run.trainings import files_of, fit_parser
+from commands.runs.steps import ANNOTATED, PRIVATE_PARTS, File, InputFile, Step
 from commands.runs.systems import System
 from commands.runs.yaml_files import Settings
 
@@ -41,7 +41,8 @@ def adaptation(run: Run, task: Adaptation, steps_of_system: Callable[[Run, Syste
     steps = [_partition(run, task), fit_parser(replace(run, place="none"), "parser", "parser_low", public)]
     run = replace(run, columns=None, train_path=str(run.folder / ANNOTATED))  # what the split writes has usual columns
     steps += _score(run, task, "none", low)
-    steps.append(annotate_private(run, low, str(data / "private.jsonl"), "dialogue"))
+    private = InputFile("adaptation.train", str(data / "private.jsonl"), "private", unit="dialogue")
+    steps.append(annotate_private(run, low, private))
     if run.parser is None:
         whole = [str(data / "full.jsonl")]
         steps.append(fit_parser(replace(run, place="full"), "parser", "parser_full", whole))
@@ -62,8 +63,9 @@ def _partition(run: Run, task: Adaptation) -> Step:
     options |= {"seed": seed, "out": run.folder / "data", "columns": run.columns}
     writes = [File(f"data/{part}.jsonl", "private") for part in PRIVATE_PARTS]
     writes += [File(f"data/{part}", "data") for part in ("public.jsonl", "test.jsonl", "partition.json")]
-    reads = [task.train, task.test]
-    return run.step("partition", "partition", options, writes=writes, reads=reads, protected=reads[:1])
+    own = files_of(run.experiment.data)[0]._replace(field="adaptation.train", path=task.train, needs=("parse",))
+    test = own._replace(field="adaptation.test", path=task.test, kind="public", unit="utterance", unit_names=None)
+    return run.step("partition", "partition", options, writes=writes, reads=[own, test])
 
 
 def _score(run: Run, task: Adaptation, name: str, parser: str) -> list[Step]:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from commands.run.settings import DERIVED, FACTS, Experiment
-from commands.runs.steps import ANNOTATED, PRIVATE_PARTS, File, Role, Step
+from commands.runs.steps import ANNOTATED, PRIVATE_PARTS, File, InputFile, Role, Step
 from commands.runs.systems import System
 from commands.runs.yaml_files import ROOT, Settings, absolute, fill_in, read_yaml
-from datamodules.reading.columns import Columns
+from datamodules.reading.columns import Columns, reference_columns
 from doppel.errors import UserError
 
 #: Files that hold private lines under a run folder.
@@ -100,10 +100,16 @@ class Run:
         """Of the samples."""
         return "release" if self.draw == 1 else self.wanted.role
 
+    def public(self, field: str, path: str | None, is_read: bool = True) -> InputFile:
+        """Return a file of public texts, with columns that are called as those of the private ones."""
+        data = self.experiment.data
+        columns = reference_columns(Columns.from_config(data))
+        return InputFile(field, path, "public", columns, truncate=bool(data.get("truncate")), is_read=is_read)
+
     @property
-    def private_file(self) -> str | None:
-        """What a system trains on, or counts."""
-        return self.train_path or self.experiment.data.get("train_path")
+    def reference(self) -> InputFile:
+        """The public requests that samples are compared with."""
+        return self.public("reference", self.experiment.reference)
 
     @property
     def is_exact(self) -> bool:
@@ -132,18 +138,33 @@ class Run:
         *,
         writes: Iterable[File],
         reads: Iterable[object],
-        protected: Iterable[object] = (),
+        names: Iterable[InputFile] = (),
         mechanisms: Iterable[str] = (),
     ) -> Step:
-        """Build a step, leaving out what its configuration has as None, or of a training as empty."""
+        """Build a step, leaving out what its configuration has as None, or of a training as empty.
+
+        Of the user's files that it reads, or only names, it says how each is read (:class:`InputFile`).
+        """
         place = self.at(name)
         folder = place if command in ("fit", "predict") else None
         config = {key: str(value) if isinstance(value, Path) else value for key, value in config.items()}
         config = {key: value for key, value in config.items() if value != (None if folder is None else {})}
-        paths, private = self._places(reads), self._places(protected)
+        files = list(reads)
+        inputs = [file for file in files if isinstance(file, InputFile)]
+        paths = self._places(file.path if isinstance(file, InputFile) else file for file in files)
+        private = self._places(file.path for file in inputs if file.is_protected)
         private += tuple(path for path in paths if path in _PRIVATE and path not in private)
-        name = place.replace("/", "-")
-        return Step(name, command, config, folder, True, tuple(writes), paths, private, tuple(mechanisms))
+        return Step(
+            place.replace("/", "-"),
+            command,
+            config,
+            folder,
+            writes=tuple(writes),
+            reads=paths,
+            protected=private,
+            mechanisms=tuple(mechanisms),
+            inputs=tuple(file for file in (*inputs, *names) if file.path is not None),
+        )
 
     def _places(self, paths: Iterable[object]) -> tuple[str, ...]:
         """Files, those of the run by their place in it; None and the embedded grammar are none."""

@@ -11,8 +11,8 @@ import dataclasses
 
 from commands.run.context import Run, file_of
 from commands.run.settings import Attributes, Topics
-from commands.run.trainings import Shares, redaction_files
-from commands.runs.steps import File, Role, Step
+from commands.run.trainings import Shares, files_of
+from commands.runs.steps import File, InputFile, Role, Step
 from commands.runs.systems import System
 from commands.runs.yaml_files import Settings
 
@@ -27,16 +27,19 @@ WORDS = "words.json"
 _ROWS_FILE = "rows.csv"
 
 
-def label_prompts(run: Run, system: System, stage: str, attributes: Attributes | None = None) -> Step:
+def label_prompts(run: Run, system: System, training: Step, attributes: Attributes | None = None) -> Step:
     """Prompts of a model: labels, by a noised histogram of the private ones, or attributes, by noised marginals."""
+    stage = system.stages[0]
     experiment, prompts, model = run.experiment, run.at("labels.jsonl"), f"{system.scope}/{stage}"
     if attributes is None:
-        name, command, option, file, public = "histogram", "histogram", "shares", "histogram.json", experiment.labels
+        name, command, option, file = "histogram", "histogram", "shares", "histogram.json"
+        public = InputFile("labels", experiment.labels)
     else:
-        name, command, option, file, public = "marginals", "attributes", "releases", "releases.jsonl", attributes.schema
+        name, command, option, file = "marginals", "attributes", "releases", "releases.jsonl"
+        public = InputFile("attributes.schema", attributes.schema)
     released = _shares(run, f"{system.name}/labels.{file}", system)
     releases = run.draw == 1
-    train = run.private_file if releases else None
+    train = training.train_file if releases else None
     again = {} if releases else {option: run.folder / released.path, "only": run.wanted.only}
     options = {"out": run.folder / prompts, "num_samples": experiment.num_samples, "seed": experiment.seed, **again}
     options |= {"labels": experiment.labels} if attributes is None else {}
@@ -46,16 +49,16 @@ def label_prompts(run: Run, system: System, stage: str, attributes: Attributes |
         {"stage_dir": run.folder / model, **_exact(run), **options},
         writes=[file_of(system, prompts, "prompts"), *([released] if releases else [])],
         reads=[run.checkpoint(model), *([] if releases else [released.path]), public, train],
-        protected=[train],
         mechanisms=run.paid_by(system, name) if releases and not run.is_exact else (),
     )
 
 
-def resample(run: Run, system: System, stage: str, shares: Shares) -> Step:
+def resample(run: Run, system: System, stage: str, shares: Shares, training: Step | None) -> Step:
     """Draw from an over-sample; a system that samples from another's models reads what that released."""
-    experiment, folder, options = run.experiment, f"{system.scope}/{stage}", Settings()
+    experiment, folder, options, public = run.experiment, f"{system.scope}/{stage}", Settings(), None
     if isinstance(shares, Topics):
         texts = shares.public_texts(experiment.reference)
+        public = run.public("topics.texts", texts) if texts != experiment.reference else run.reference
         options = {"num_topics": shares.num_topics, "texts": texts, "encoder": shares.encoder}
     elif shares.of == "votes":
         options = {"num_clusters": shares.clusters, "encoder": shares.encoder}
@@ -67,8 +70,8 @@ def resample(run: Run, system: System, stage: str, shares: Shares) -> Step:
     released = [_shares(run, f"{folder}/marginals.json", system)]
     if isinstance(shares, Topics) or shares.of == "votes":
         released.append(file_of(system, f"{folder}/codebook.jsonl", "data"))
-    releases = system.models_of is None and run.draw == 1
-    train = run.private_file if releases else None
+    train = training.train_file if training is not None and run.draw == 1 else None
+    releases = train is not None
     files = {"pool": run.folder / pool, "out": run.folder / writes}
     again = {"shares": run.folder / folder / "marginals.json", "only": run.wanted.only} if run.draw > 1 else {}
     options |= {"num_samples": experiment.num_samples, **again, "seed": experiment.seed}
@@ -82,10 +85,9 @@ def resample(run: Run, system: System, stage: str, shares: Shares) -> Step:
             *([] if releases else [file.path for file in released]),
             run.checkpoint(folder),
             options.get("parser"),
-            options.get("texts"),
+            public,
             train,
         ],
-        protected=[train],
         mechanisms=run.paid_by(system, "histogram") if releases and not run.is_exact else (),
     )
 
@@ -95,7 +97,7 @@ def rows(run: Run, system: System, attributes: Attributes) -> Step:
     experiment, data, privacy = run.experiment, _voters(run), _budget(run, system)
     if privacy is not None:
         privacy |= {"histogram_share": attributes.share}
-    ranked, hidden = redaction_files(data)
+    train, _, _, *others = files_of(data)
     out = run.at(_ROWS_FILE)
     released = [f"{out}.releases.jsonl", f"{out}.card.json"] if privacy is not None else []
     options = {"schema": attributes.schema, "num_rows": experiment.num_samples, "data": data, "privacy": privacy}
@@ -107,8 +109,7 @@ def rows(run: Run, system: System, attributes: Attributes) -> Step:
             file_of(system, out, "private" if privacy is None else "prompts"),
             *(file_of(system, path, "metrics") for path in released),
         ],
-        reads=[data.get("train_path"), attributes.schema, *ranked, hidden],
-        protected=[data.get("train_path"), hidden],
+        reads=[train, InputFile("attributes.schema", attributes.schema), *others],
         mechanisms=run.paid_by(system, "marginals"),
     )
 
@@ -121,8 +122,8 @@ def evolve(run: Run, system: System) -> Step:
         given = experiment.privacy
         sizes = {name: given[name] for name in _OF_SIZES if given.get(name) is not None}
         privacy |= sizes or {"histogram_noise_multiplier": _SIZES}
-    train, out = data.get("train_path"), run.at("samples.jsonl")
-    ranked, hidden = redaction_files(data)
+    train, _, _, *others = files_of(data, ("label",) if settings.per_label else ())
+    out = run.at("samples.jsonl")
     if settings.measures_rows:
         settings = dataclasses.replace(settings, rows=str(run.folder / run.at(_ROWS_FILE)))
     labels = experiment.labels if settings.per_label else None
@@ -147,27 +148,26 @@ def evolve(run: Run, system: System) -> Step:
         ],
         reads=[
             train,
-            labels,
-            settings.rows,
-            settings.examples,
-            experiment.reference,
-            settings.generator_folder,
-            *ranked,
-            hidden,
+            InputFile("labels", labels),
+            InputFile("evolution.rows", settings.rows),
+            run.public("evolution.examples", settings.examples, is_read=False),
+            run.reference,
+            InputFile("evolution.generator", settings.generator_folder),
+            *others,
         ],
-        protected=[train, hidden],
         mechanisms=run.paid_by(system, "votes", *(["histogram"] if settings.per_label else [])),
     )
 
 
-def words(run: Run, system: System) -> list[Step]:
+def words(run: Run, system: System, training: Step | None) -> list[Step]:
     """Return the step that releases words which the reference hardly says; of each budget once."""
     experiment, counted = run.experiment, run.experiment.counted_words
     if counted is None or not system.learns or system.models_of is not None:
         return []
     data, out = _voters(run), run.at(WORDS)
     folder = run.at(system.stages[0]) if system.stages else run.place
-    ranked, hidden = redaction_files(data)
+    inputs = files_of(data) if training is None else training.inputs
+    private = [file for file in inputs if file.kind == "train" or file.field.startswith("redact.")]
     options: Settings = {"reference": experiment.reference, "out": run.folder / out, "per_unit": counted.per_unit}
     options |= {"vocabulary": counted.vocabulary}
     options |= {} if system.stages else {"data": data, "privacy": _budget(run, system)}
@@ -178,13 +178,11 @@ def words(run: Run, system: System) -> list[Step]:
         writes=[file_of(system, out, "metrics")],
         reads=[
             run.checkpoint(folder) if system.stages else run.at("samples.jsonl"),
-            data.get("train_path"),
-            experiment.reference,
-            counted.vocabulary,
-            *ranked,
-            hidden,
+            *private[:1],
+            run.reference,
+            InputFile("words.vocabulary", counted.vocabulary),
+            *private[1:],
         ],
-        protected=[data.get("train_path"), hidden],
         mechanisms=run.paid_by(system, "words"),
     )
     return [step]

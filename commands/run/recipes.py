@@ -16,7 +16,7 @@ from commands.run.counts import evolve, keep_saying, label_prompts, resample, ro
 from commands.run.samplings import annotate_private, predict, public_trees
 from commands.run.scores import evaluate, keep_best, report
 from commands.run.settings import Attributes, Experiment, Resampling, systems_of
-from commands.run.trainings import Shares, fit, fit_parser
+from commands.run.trainings import Shares, files_of, fit, fit_parser, merged
 from commands.runs.steps import ANNOTATED, PUBLIC_TREES, Step, linked
 from commands.runs.systems import System
 from commands.runs.yaml_files import Settings
@@ -24,34 +24,28 @@ from commands.runs.yaml_files import Settings
 
 def one_stage(run: Run, system: System) -> list[Step]:
     """Return the steps of p(x): utterances by themselves."""
-    shares = _resampling(run, system)
-    return [fit(run, system, "one_stage", shares), *_utterances(run, system, "one_stage", None, shares)]
+    return _one_model(run, system, _resampling(run, system))
 
 
 def by_label(run: Run, system: System) -> list[Step]:
     """Return the steps of p(x | label): labels in their DP shares, then utterances for them."""
     settings = {"model": {"source": "label"}}
-    return [
-        fit(run, system, "labels", changes=settings),
-        label_prompts(run, system, "labels"),
-        *_utterances(run, system, "labels", "labels.jsonl", changes=settings),
-    ]
+    training = fit(run, system, "labels", changes=settings)
+    prompts = label_prompts(run, system, training)
+    return [training, prompts, *_utterances(run, system, "labels", "labels.jsonl", changes=settings)]
 
 
 def by_attributes(run: Run, system: System) -> list[Step]:
     """Return the steps of p(x | attributes): rows of attributes by AIM, then utterances for them."""
     attributes, settings = _attributes(run)
-    return [
-        fit(run, system, "attributes", attributes, settings),
-        label_prompts(run, system, "attributes", attributes),
-        *_utterances(run, system, "attributes", "labels.jsonl", changes=settings),
-    ]
+    training = fit(run, system, "attributes", attributes, settings)
+    prompts = label_prompts(run, system, training, attributes)
+    return [training, prompts, *_utterances(run, system, "attributes", "labels.jsonl", changes=settings)]
 
 
 def by_topics(run: Run, system: System) -> list[Step]:
     """Return the steps of p(x) whose samples are resampled to DP shares of topics."""
-    topics = run.experiment.topic_settings
-    return [fit(run, system, "one_stage", topics), *_utterances(run, system, "one_stage", None, topics)]
+    return _one_model(run, system, run.experiment.topic_settings)
 
 
 def evolution(run: Run, system: System) -> list[Step]:
@@ -64,7 +58,7 @@ def two_stage(run: Run, system: System, changes: Settings | None = None) -> list
     """Return the steps of p(y), then p(x | y): trees, then utterances for them."""
     shares = _resampling(run, system)
     trainings = [fit(run, system, stage, shares, changes) for stage in ("parse_tree", "parse2utterance")]
-    return [*trainings, *_trees_then_utterances(run, system, changes)]
+    return [*trainings, *_trees_then_utterances(run, system, changes, trainings[0])]
 
 
 def shuffled(run: Run, system: System) -> list[Step]:
@@ -107,8 +101,9 @@ def steps_of(experiment: Experiment, folder: Path, more_overlays: Iterable[str] 
     else:
         steps = []
         if experiment.write_parses:
-            data = experiment.data
-            steps.append(annotate_private(run, str(experiment.public_parser), data["train_path"], data.get("unit")))
+            counts_labels = any(one.learns == "label" and not one.has_attributes for one in systems_of(experiment))
+            private = files_of(experiment.data, ("label",) if counts_labels else ())[0]
+            steps.append(annotate_private(run, str(experiment.public_parser), private))
             run = replace(run, train_path=str(folder / ANNOTATED))
         for system in systems_of(experiment):
             steps += _steps_of_system(run, system)
@@ -154,7 +149,19 @@ def _steps_of_system(run: Run, system: System) -> list[Step]:
     if system.needs == "adaptation":  # which makes it by itself
         return []
     own = run.of(system)
-    return [*_recipe(system)(own, system), *words(own, system), *evaluate(own, system)]
+    steps = _recipe(system)(own, system)
+    trainings = [step for step in steps if step.kind == "fit"]
+    learns = [file for step in trainings[-1:] or steps for file in step.inputs if file.kind == "train"]
+    if not learns and system.stages:  # from the models of another
+        learns = files_of(merged(own, system.stages[-1], {})["data"]["init_args"])
+    counted = words(own, system, trainings[0] if trainings else None)
+    return [*steps, *counted, *evaluate(own, system, learns[0] if learns else None)]
+
+
+def _one_model(run: Run, system: System, shares: Shares | None) -> list[Step]:
+    """Utterances by themselves, of one model, drawn by shares, if any."""
+    training = fit(run, system, "one_stage", shares)
+    return [training, *_utterances(run, system, "one_stage", None, shares, training=training)]
 
 
 def _attributes(run: Run) -> tuple[Attributes, Settings]:
@@ -172,7 +179,9 @@ def _resampling(run: Run, system: System) -> Resampling | None:
     return wanted
 
 
-def _trees_then_utterances(run: Run, system: System, changes: Settings | None) -> list[Step]:
+def _trees_then_utterances(
+    run: Run, system: System, changes: Settings | None, training: Step | None = None
+) -> list[Step]:
     """Trees of a model, the prompts of another; drawn by their shares where an experiment asks for it."""
     shares, steps = _resampling(run, system), list[Step]()
     is_drawn = shares is not None and shares.draws_trees
@@ -181,8 +190,8 @@ def _trees_then_utterances(run: Run, system: System, changes: Settings | None) -
         written = file_of(system, run.at("pool.jsonl"), "pool") if is_drawn else trees
         steps.append(predict(run, system, "parse_tree", written, None, shares, changes))
     if shares is not None and is_drawn:
-        steps.append(resample(run, system, "parse_tree", shares))
-    return [*steps, *_utterances(run, system, "parse2utterance", "trees.jsonl", shares, changes)]
+        steps.append(resample(run, system, "parse_tree", shares, training))
+    return [*steps, *_utterances(run, system, "parse2utterance", "trees.jsonl", shares, changes, training)]
 
 
 def _utterances(
@@ -192,10 +201,12 @@ def _utterances(
     prompts: str | None,
     shares: Shares | None = None,
     changes: Settings | None = None,
+    training: Step | None = None,
 ) -> list[Step]:
     """The samples of a system, written for a file of it or for nothing (None) and drawn by shares, if any.
 
-    Of several for each prompt one is kept, where an experiment asks for it.
+    Of several for each prompt one is kept, where an experiment asks for it. What counts shares reads what a training
+    does.
     """
     given = None if prompts is None else str(run.wanted.trees or run.folder / run.at(prompts))
     number = run.experiment.candidates
@@ -205,6 +216,7 @@ def _utterances(
         return [sampled, keep_best(run, system, given)]
     if shares is not None and not shares.draws_trees:
         pool = file_of(system, run.at("pool.jsonl"), "pool")
-        return [predict(run, system, stage, pool, given, shares, changes), resample(run, system, stage, shares)]
+        drawn = resample(run, system, stage, shares, training)
+        return [predict(run, system, stage, pool, given, shares, changes), drawn]
     samples = file_of(system, run.at("samples.jsonl"), run.role)
     return [predict(run, system, stage, samples, given, shares, changes)]

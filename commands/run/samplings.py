@@ -7,7 +7,7 @@ from dataclasses import replace
 from commands.run.context import Run, file_of, read
 from commands.run.reference import longest_utterance
 from commands.run.trainings import Shares, grammar_of, merged
-from commands.runs.steps import ANNOTATED, PUBLIC_TREES, File, Step
+from commands.runs.steps import ANNOTATED, PUBLIC_TREES, File, InputFile, Step
 from commands.runs.systems import BASE_MODEL, MODEL_FILES, System
 from commands.runs.yaml_files import Settings, merge
 
@@ -53,7 +53,7 @@ def predict(
     )
 
 
-def annotate_private(run: Run, parser: str, path: str, unit: str | None = None) -> Step:
+def annotate_private(run: Run, parser: str, private: InputFile) -> Step:
     """Return the step that parses the private utterances, each by itself; later models train on the trees.
 
     Formal guarantees:
@@ -62,8 +62,9 @@ def annotate_private(run: Run, parser: str, path: str, unit: str | None = None) 
         a neighbour of the annotated one, with the same units, and what trains on that is as private as what would train
         on private trees.
     """
-    data = {"path": path, "unit": unit or "utterance"} | ({} if run.columns is None else {"columns": run.columns})
-    return _annotation(run, "annotate_private", parser, data, File(ANNOTATED, "private"))
+    data: Settings = {"path": private.path, "unit": private.unit or "utterance"}
+    data |= {} if run.columns is None else {"columns": run.columns}
+    return _annotation(run, "annotate_private", parser, data, File(ANNOTATED, "private"), private)
 
 
 def annotate(run: Run, name: str, path: object, parser: str, writes: str, system: System | None = None) -> Step:
@@ -75,16 +76,16 @@ def annotate(run: Run, name: str, path: object, parser: str, writes: str, system
 
 def public_trees(run: Run) -> Step:
     """Return the step that writes the trees of the reference, whose names are those that models may write."""
-    reference = run.experiment.reference
-    options = {"reference": reference, "out": run.folder / PUBLIC_TREES, "columns": run.columns}
-    return run.step("public_trees", "public-trees", options, writes=[File(PUBLIC_TREES, "data")], reads=[reference])
+    options = {"reference": run.experiment.reference, "out": run.folder / PUBLIC_TREES, "columns": run.columns}
+    return run.step("public_trees", "public-trees", options, writes=[File(PUBLIC_TREES, "data")], reads=[run.reference])
 
 
-def _annotation(run: Run, name: str, parser: str, data: Settings, writes: File) -> Step:
+def _annotation(
+    run: Run, name: str, parser: str, data: Settings, writes: File, private: InputFile | None = None
+) -> Step:
     """A pass of a parser over the utterances of a file; over those of a private one, one by one."""
-    is_private = writes.role == "private"
     model = read(run.experiment, MODEL_FILES["parser"])["model"]
-    if is_private:
+    if private is not None:
         model["init_args"]["max_rows"] = 1
     config = {"model": model, "data": {"init_args": data}, "ckpt_path": parser}
     return run.step(
@@ -92,8 +93,7 @@ def _annotation(run: Run, name: str, parser: str, data: Settings, writes: File) 
         "predict",
         merge(_writing(run, "annotate", writes.path, name), config),
         writes=[writes, replace(writes, path=f"{writes.path}.metrics.json")],
-        reads=[data["path"], parser],
-        protected=[data["path"]] if is_private else [],
+        reads=[private or data["path"], parser],
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from commands.run.context import Run, file_of
-from commands.runs.steps import File, Step
+from commands.runs.steps import File, InputFile, Step
 from commands.runs.systems import System
 from commands.runs.yaml_files import Settings
 
@@ -18,7 +18,7 @@ def keep_best(run: Run, system: System, prompts: str) -> Step:
     """Keep one of the candidates of each tree, or of each label."""
     experiment, candidates, out = run.experiment, run.at("candidates.jsonl"), run.at("samples.jsonl")
     parser = experiment.public_parser if system.has_trees else None
-    reference = experiment.reference if experiment.fluent and system.has_trees else None
+    reference = run.reference if experiment.fluent and system.has_trees else None
     schema = experiment.attributes.schema if experiment.attributes and system.has_attributes else None
     of_codes = None if schema is None else {"attributes": schema}
     options: Settings = {
@@ -26,7 +26,7 @@ def keep_best(run: Run, system: System, prompts: str) -> Step:
         "prompts": prompts,
         "out": run.folder / out,
         "parser": parser,
-        "reference": reference,
+        "reference": reference and reference.path,
         "label_words": (experiment.label_words or None) if not system.has_trees else None,
         "seed": experiment.seed,
         "columns": run.columns if reference else of_codes,
@@ -36,17 +36,17 @@ def keep_best(run: Run, system: System, prompts: str) -> Step:
         "keep-best",
         options,
         writes=[file_of(system, out, run.role), file_of(system, f"{out}.kept.json", "metrics")],
-        reads=[candidates, prompts, parser, reference, schema],
+        reads=[candidates, prompts, parser, reference, InputFile("attributes.schema", schema)],
     )
 
 
-def evaluate(run: Run, system: System) -> list[Step]:
-    """Compare a system's samples with the reference, if there are both."""
+def evaluate(run: Run, system: System, learns: InputFile | None) -> list[Step]:
+    """Compare a system's samples with the reference, if there are both, and with what it learns from, if asked for."""
     experiment = run.experiment
     if not system.learns or (experiment.compared is None and experiment.adaptation is None):
         return []
     reference = experiment.compared or run.folder / "data" / "test.jsonl"
-    private = run.private_file if experiment.compare_with_private else None
+    private = learns if experiment.compare_with_private else None
     samples, out, parsed = (run.at(name) for name in ("samples.jsonl", "evaluation.json", "evaluation.parsed.jsonl"))
     schema = None if experiment.attributes is None else experiment.attributes.schema
     options: Settings = {
@@ -54,7 +54,7 @@ def evaluate(run: Run, system: System) -> list[Step]:
         "reference": str(reference),
         "out": run.folder / out,
         "featurizer": experiment.featurizer,
-        "private": private,
+        "private": private and private.path,
         "seed": experiment.seed,
         "parser": run.parser,
         "parsed": run.folder / parsed if run.parser else None,
@@ -63,8 +63,10 @@ def evaluate(run: Run, system: System) -> list[Step]:
         "columns": run.columns if schema is None else {**(run.columns or {}), "attributes": schema},
     }
     writes = [file_of(system, out, "metrics")] + ([file_of(system, parsed, "data")] if run.parser else [])
-    reads = [samples, reference, run.parser, private, schema]
-    return [run.step("evaluate", "evaluate", options, writes=writes, reads=reads, protected=[private])]
+    named = run.public("compared_with", experiment.compared_with)
+    public = run.reference if experiment.reference else named if experiment.compared_with else reference
+    reads = [samples, public, run.parser, private, InputFile("attributes.schema", schema)]
+    return [run.step("evaluate", "evaluate", options, writes=writes, reads=reads)]
 
 
 def report(run: Run, steps: Iterable[Step]) -> list[Step]:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from commands.lightning.kept import refuse_unkept
 from commands.run.context import Run, file_of, read
 from commands.run.settings import Attributes, Resampling, Topics
 from commands.runs.sections import SECTIONS
-from commands.runs.steps import PUBLIC_TREES, File, Step
+from commands.runs.steps import PUBLIC_TREES, File, InputFile, Step
 from commands.runs.systems import BASE_MODEL, MODEL_FILES, System
 from commands.runs.yaml_files import Settings, listed, merge
 from datamodules.guards.redaction import Redaction
+from datamodules.reading.columns import Columns, reference_columns
+from datamodules.reading.example import Field, Unit
 from doppel.errors import UserError
+from doppel.grammar.slot_table import SHIPPED
 
 Shares = Resampling | Topics
 _DATA = "datamodules.dialogue_data_module.DialogueDataModule"
@@ -41,16 +44,24 @@ def fit(
         if attributes is not None:
             data["columns"] = {"attributes": attributes}
     schema = (data.get("columns") or {}).get("attributes")
-    start = config["model"]["init_args"].get("init_weights")
-    paths = [data.get("train_path"), data.get("val_path")]
-    ranked, hidden = redaction_files(data)
+    model = config["model"]["init_args"]
+    start = model.get("init_weights")
+    train, val, test, *others = files_of(data, () if system.learns in (None, "utterance") else (system.learns,))
+    slots = [] if model.get("slots") in (None, SHIPPED) else [InputFile("model.slots", model["slots"])]
     return run.step(
         stage,
         "fit",
         config,
         writes=[file_of(system, f"{run.at(stage)}/checkpoints/last.ckpt", "checkpoint")],
-        reads=[*paths, start and f"{start}/checkpoints/last.ckpt", *grammar_of(config), schema, *ranked, hidden],
-        protected=[*(paths[:1] if data.get("val_is_public") else paths), hidden],
+        reads=[
+            train,
+            val,
+            start and f"{start}/checkpoints/last.ckpt",
+            *grammar_of(config),
+            InputFile("attributes.schema", schema),
+            *others,
+        ],
+        names=[test, InputFile("model.init_weights", start), *slots],
         mechanisms=run.paid_by(system, stage),
     )
 
@@ -66,15 +77,32 @@ def fit_parser(run: Run, name: str, layer: str, files: list[str] | None = None) 
     if files is not None:
         data |= {"train_paths": files, "val_path": None, "test_path": None}
     config = _trained(run, config)
-    reads = [*data.get("train_paths", ()), data.get("val_path"), data.get("test_path")]
+    named = {"train_paths": data.get("train_paths", ()), "val_path": [data.get("val_path")]}
+    named["test_path"] = [data.get("test_path")]
+    reads = [InputFile(f"stages.{layer}.data.{key}", path) for key, paths in named.items() for path in paths]
     writes = [File(f"{run.at(name)}/checkpoints/last.ckpt", "checkpoint")]
     return run.step(name, "fit", config, writes=writes, reads=reads)
 
 
-def redaction_files(data: Settings) -> tuple[list[str], str | None]:
-    """Return public files that a ranker of words learns of, and the list of hidden words, which may name people."""
+def files_of(data: Mapping[str, Any], needs: tuple[Field, ...] = ()) -> list[InputFile]:
+    """Return the files that arguments of a data module name, each as it is read: to train, validate, test, then others.
+
+    These are public files that a ranker of words learns of, and the list of hidden words, which may name people.
+    """
+    columns, cut = Columns.from_config(data), bool(data.get("truncate"))
+    unit: Unit | None = data.get("unit") or ("utterance" if data.get("is_public") else None)
+    needs = needs if data.get("keep_function") is None else ()  # which leaves out what has no tree
+    names = data.get("unit_names")
+    found = [InputFile("data.train_path", data.get("train_path"), "train", columns, unit, needs, cut, True, names)]
+    for name in ("val", "test"):
+        kind: Literal["public", "private"] = "public" if data.get(f"{name}_is_public") else "private"
+        field, public = f"data.{name}_path", reference_columns(columns)
+        found.append(InputFile(field, data.get(field[5:]), kind, public, truncate=cut, is_read=name == "val"))
     redaction = Redaction.from_config(data.get("redact"))
-    return ([], None) if redaction is None else ([str(path) for _, path, _ in redaction.public_files], redaction.words)
+    if redaction is not None:
+        found += [InputFile(*named[:2], "public", named[2], is_read=False) for named in redaction.public_files]
+        found.append(InputFile("redact.words", redaction.words, "private", is_read=False))
+    return found
 
 
 def _derived(run: Run, system: System, stage: str, shares: Shares | Attributes | None) -> Settings:
@@ -108,9 +136,10 @@ def merged(run: Run, stage: str, changes: Settings, *more: Mapping[str, Any]) ->
     return config
 
 
-def grammar_of(config: Settings) -> list[str]:
+def grammar_of(config: Settings) -> list[InputFile]:
     """Return files of whose names a model may write."""
-    return listed(config["model"]["init_args"].get("sampling", {}).get("grammar") or [])
+    names = listed(config["model"]["init_args"].get("sampling", {}).get("grammar") or [])
+    return [InputFile("sampling.grammar", name) for name in names]
 
 
 def _name_grammar(run: Run, way: Settings) -> None:

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
+
+from datamodules.reading.columns import Columns
+from datamodules.reading.example import Field, Unit
+from datamodules.reading.unit_names import NameRule
 
 Kind = Literal["fit", "predict", "metrics", "tool"]
 #: Parts of a split that hold private turns.
@@ -45,6 +49,38 @@ class File:
     budget: str | None = None
 
 
+class InputFile(NamedTuple):
+    """A file of the user that a step reads, or that its configuration names.
+
+    Attributes:
+        field: Of the experiment, which names the file.
+        path: As it stands there; None: it names none.
+        kind: ``train``: private texts that systems learn from; ``private``: others; ``public``: texts that anybody may
+            see, which must not be those of a private file; ``other``: words, labels and models.
+        columns: What its columns are called.
+        unit: What is protected.
+        needs: Columns that each row has to have.
+        truncate: Whether utterances that are too long are cut.
+        is_read: Whether it is read before anything starts, and what is odd in it is told.
+        unit_names: By which rule names of units are read.
+    """
+
+    field: str
+    path: str | None
+    kind: Literal["train", "private", "public", "other"] = "other"
+    columns: Columns | None = None
+    unit: Unit | None = "utterance"
+    needs: tuple[Field, ...] = ()
+    truncate: bool = False
+    is_read: bool = True
+    unit_names: NameRule | None = None
+
+    @property
+    def is_protected(self) -> bool:
+        """Whether it holds private text."""
+        return self.kind in ("train", "private")
+
+
 #: Commands of steps, beside the trainings and samplings, that run a model.
 _OF_MODELS = ("evaluate", "keep-best", "evolve")
 
@@ -64,6 +100,7 @@ class Step:
         protected: Those of ``reads`` that hold private text. Their plain hash would tell who has the same file, so
             nothing but a keyed digest of them is written down.
         mechanisms: What pays for what it learns or counts of these, BUDGET/STAGE as the ledger calls them.
+        inputs: Files of the user among them, and others that its configuration names: how each is read.
         needs: Steps that must have ended before it, as :func:`linked` finds them; without those that these wait for.
     """
 
@@ -76,7 +113,13 @@ class Step:
     reads: tuple[str, ...] = ()
     protected: tuple[str, ...] = ()
     mechanisms: tuple[str, ...] = ()
+    inputs: tuple[InputFile, ...] = ()
     needs: tuple[str, ...] = ()
+
+    @property
+    def train_file(self) -> InputFile:
+        """What a training learns from."""
+        return next(file for file in self.inputs if file.kind == "train")
 
     @property
     def kind(self) -> Kind:
