@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from commands import STEPS  # what ``run`` calls, and ``step NAME --config FILE`` by hand
 from doppel.console import interrupt
 from doppel.console.parent import end_with_named
 
@@ -31,11 +32,11 @@ COMMANDS = {
         "audit": "commands.privacy.audit:audit",
     },
     "Evaluate and report": {
-        "evaluate": "commands.quality.evaluate:evaluate",
+        "evaluate": STEPS["evaluate"],
         "page": "commands.page.page:page",
     },
     "Annotate and redact": {
-        "choose": "commands.annotate.choose:choose",
+        "choose": STEPS["choose"],
         "redact": "commands.redaction.redact:redact",
     },
 }
@@ -54,21 +55,6 @@ MORE = {
         "metadata": "commands.privacy.metadata:metadata",
         "fill": "commands.data.fill:fill",
     },
-}
-
-#: What ``run`` calls, and ``step NAME --config FILE`` by hand.
-STEPS = {
-    "partition": "commands.data.partition:partition",
-    "public-trees": "commands.data.public_trees:public_trees",
-    "histogram": "commands.privacy.histogram:histogram",
-    "attributes": "commands.privacy.attributes:attributes",
-    "resample": "commands.privacy.resample:resample",
-    "rows": "commands.privacy.rows:rows",
-    "words": "commands.privacy.words:words",
-    "keep-saying": "commands.privacy.words:keep_saying",
-    "evolve": "commands.privacy.evolve:evolve",
-    "keep-best": "commands.quality.keep_best:keep_best",
-    "parser-metrics": "commands.quality.parser_metrics:parser_metrics",
 }
 
 

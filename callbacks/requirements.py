@@ -27,15 +27,19 @@ def refusals(trainer: pl.Trainer, module: pl.LightningModule, logs_private: bool
             f"{type(module).__name__} cannot be trained privately, for {module.not_private_because}; leave out the "
             "privacy key, and train on public or synthetic data"
         ]
-    data = getattr(trainer, "datamodule", None)
-    reasons = [*_of_module(module), *_of_data(data), *_of_trainer(trainer)]
-    reasons += [why for callback in trainer.callbacks for why in _of_monitor(callback, data)]  # type: ignore[attr-defined]
+    reasons = [*_of_module(module), *refusals_of_settings(trainer, getattr(trainer, "datamodule", None))]
     if logs_private and "WANDB_SWEEP_ID" in os.environ:
         reasons.append(
             "a sweep chooses among runs by what they log, and log_private_diagnostics logs exact private figures; "
             "leave it out"
         )
     return reasons
+
+
+def refusals_of_settings(trainer: pl.Trainer, data: object) -> list[str]:
+    """Return those reasons that a trainer and a data module tell by themselves, before there is a model."""
+    reasons = [*_of_data(data), *_of_trainer(trainer)]
+    return [*reasons, *(why for callback in trainer.callbacks for why in _of_monitor(callback, data))]  # type: ignore[attr-defined]
 
 
 def refuse_scheduler(trainer: pl.Trainer) -> None:

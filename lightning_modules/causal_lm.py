@@ -118,6 +118,7 @@ class CausalLM(LogicalBatchModule):
         sampling: SamplingArguments = SamplingArguments(),  # noqa: B008 (frozen)
     ) -> None:
         super().__init__()
+        self.check(max_length=max_length, loss_divisor=loss_divisor, dropout=dropout, lora=lora)
         # Loaded: the model, the form in which it reads text, the weights that its training starts from.
         self.model = load_model(base_model, init=init, dropout=dropout).train()
         length = longest_example(self.model, max_length)
@@ -133,7 +134,7 @@ class CausalLM(LogicalBatchModule):
         self.lora = lora
         adapt(self.model, lora, start)
         # The loss of hidden states; None for a model that does more with its logits than apply its head.
-        self.loss_divisor = checked_divisor(loss_divisor)
+        self.loss_divisor = loss_divisor
         self.head_loss = head_loss(self.model, loss_divisor)
         if activation_checkpointing:
             checkpoint_activations(self.model, length)
@@ -144,6 +145,22 @@ class CausalLM(LogicalBatchModule):
             tree_constraint(self.text_format, sampling.grammar)
         self._mean_loss = MeanTokenLoss()
         self._is_public = False
+
+    @staticmethod
+    def check(**arguments: Any) -> None:
+        """Refuse arguments out of their range, before weights are loaded.
+
+        Raises:
+            UserError: One is.
+        """
+        length, dropout, lora = (arguments.get(name) for name in ("max_length", "dropout", "lora"))
+        if length is not None and length < 1:
+            raise UserError(f"max_length is {length}: give at least 1, or null for all positions of the model")
+        if dropout is not None and not 0 <= dropout <= 1:
+            raise UserError(f"dropout is {dropout}: give a probability, or null for those of the base model")
+        checked_divisor(arguments.get("loss_divisor"))
+        if lora is not None:
+            lora.check()
 
     def trunk(self, input_ids: Tensor) -> Tensor:
         """Return hidden states [rows, T, D], which the head is applied to."""

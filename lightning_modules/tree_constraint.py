@@ -20,13 +20,11 @@ from transformers import LogitsProcessor
 from doppel.errors import UserError
 from doppel.lispress.api_table import read_api_names
 from doppel.lispress.lark import lark_grammar
-from doppel.lispress.tree_names import read_tree_names
+from doppel.lispress.tree_names import TREES, read_tree_names
 
 if TYPE_CHECKING:
     from datamodules.text_format import TextFormat
 
-#: How a file of public trees ends; any other one is a table of an API.
-TREES = ".jsonl"
 _BITS = torch.arange(32, dtype=torch.int32)
 
 

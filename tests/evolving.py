@@ -143,8 +143,7 @@ def make_run(folder: Path, **fields: Any) -> Path:
     }
     (folder / "mine.yaml").write_text(yaml.safe_dump(experiment))
     run = folder / "run"
-    with mock.patch.object(launch, "check_sources"):  # which asks for a sentence encoder
-        work = launch.begin(load(folder / "mine.yaml"), run, load_site(None, {}))
+    work = launch.begin(load(folder / "mine.yaml"), run, load_site(None, {}))
     launch.write(work, overwrite=True)
     for step in work.steps[:-1]:
         with words_alone():

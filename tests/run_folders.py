@@ -15,6 +15,7 @@ import yaml
 
 from commands.run.changes import changes, run_anew
 from commands.run.recipes import steps_of
+from commands.run.run_plan import Work
 from commands.run.settings import Experiment
 from commands.runs.manifest_writer import declare, enter
 from commands.runs.steps import File, Role, Step
@@ -35,6 +36,11 @@ METRICS = {
     "parsed_top_100_overlap": 0.9,
     "num_compared": 1711,
 }
+
+
+def work_of(experiment: Experiment, run: Path = Path("RUN")) -> Work:
+    """All that an experiment has to do in a new folder."""
+    return Work(experiment, run, steps_of(experiment, run), True, frozenset(), {})
 
 
 @cache

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from run_folders import work_of
 from safetensors import safe_open
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -252,8 +253,8 @@ def test_who_names_the_missing_folder_is_told_the_command_in_one_line(missing: s
         lambda: load_tokenizer(missing),
         lambda: num_parameters_of(Path(missing)),
         lambda: TextFeaturizer(missing)(["text"]),
-        lambda: check_files(load(ROOT / "configs/experiments/quickstart.yaml", {"model.base_model": missing})),
-        lambda: check_files(load(ROOT / "configs/experiments/quickstart.yaml", {"featurizer": missing})),
+        lambda: check_files(work_of(load(ROOT / "configs/experiments/quickstart.yaml", {"model.base_model": missing}))),
+        lambda: check_files(work_of(load(ROOT / "configs/experiments/quickstart.yaml", {"featurizer": missing}))),
     ]
     for call in calls:
         with pytest.raises(UserError, match=r"give `make base-135m`") as error:

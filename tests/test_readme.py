@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from markdown_blocks import ROOT, blocks, commands, words
+from run_folders import work_of
 
 import cli
 from commands.run.experiment import load
@@ -81,7 +82,7 @@ def test_runs_are_rehearsed(
     changes = read_values(line[line.index("--set") + 1 :])
     systems = line[line.index("--systems") + 1 : line.index("--set")]
     few = {"privacy.delta": 1e-5}  # which is said to be large otherwise: of a hundred users
-    assert read_sources(load(ROOT / line[3], {**changes, **few, "systems": systems})).notes == []
+    assert read_sources(work_of(load(ROOT / line[3], {**changes, **few, "systems": systems}))).notes == []
     words = [str(ROOT / word) if word.startswith("configs/") else word for word in line[2:] if word != "--check"]
     assert cli.main([*words, "--dry-run"]) == 0
     assert "JOB_report" in capsys.readouterr().out

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from jsonargparse.typing import ClosedUnitInterval, OpenUnitInterval
+
 from datamodules.guards.overlap import refuse_private
 from datamodules.reading.columns import Columns
 from datamodules.reading.example import Example
@@ -32,9 +34,9 @@ def partition(
     train: str,
     out: Path,
     missing: str | None = None,
-    public_share: float = 0.1,
+    public_share: OpenUnitInterval = 0.1,
     test: str | None = None,
-    test_share: float | None = None,
+    test_share: ClosedUnitInterval | None = None,
     seed: int = 1,
     by: By = "turn",
     private_diagnostics: bool = False,

@@ -256,6 +256,11 @@ class DoppelCLI(LightningCLI):
         return not is_public and (not self.trains or has_rows)
 
     @property
+    def is_in_run(self) -> bool:
+        """Whether it is a step of a run, whose later steps read what it leaves."""
+        return "DOPPEL_RUN" in os.environ
+
+    @property
     def trains(self) -> bool:
         """Whether the command takes training steps."""
         return self.subcommand not in ("validate", "test", "predict")
@@ -264,27 +269,11 @@ class DoppelCLI(LightningCLI):
         """Refuse what cannot work; fill in what follows from the run folder and the hardware."""
         config = self.config[self.subcommand] if self.subcommand else self.config
         trainer = config.trainer
-        if any(callback.class_path == PRIVACY for callback in listed(trainer.callbacks)):
-            raise UserError(listed_privacy())
-        if self.subcommand == "fit":
-            if config.privacy is not None or "DOPPEL_RUN" in os.environ:
-                refuse_unkept(trainer)
-            if trainer.enable_checkpointing is not False:
-                trainer.callbacks = with_needed(trainer.callbacks, self._parser("fit").get_defaults().trainer.callbacks)
-        check_hardware(str(trainer.accelerator), str(trainer.precision or ""))
-        trainer.precision = settled_precision(str(trainer.accelerator), str(trainer.precision or "32-true"))
+        self.refuse_settings(config)
         if self.trains and uses_cpu(str(trainer.accelerator)):
             keep_freed_memory()
         self.save_config_kwargs = {"given": config.clone()}
-        if trainer.gradient_clip_val or trainer.accumulate_grad_batches != 1:
-            raise UserError(
-                "trainer.gradient_clip_val and trainer.accumulate_grad_batches have no place where a logical batch "
-                "is one step: remove them, and use data.init_args.batch_size and privacy.max_grad_norm"
-            )
-        if trainer.strategy in ("auto", "ddp") and (trainer.num_nodes > 1 or _num_devices(trainer.devices) > 1):
-            trainer.strategy = LogicalBatchDDPStrategy.strategy_name
-        if config.privacy is not None and config.not_private and self.trains:
-            raise UserError("privacy and not_private are both set: remove not_private, or set privacy: null")
+        settle_strategy(trainer)
         if self.subcommand == "fit" and config.run_dir is None and _is_nowhere(config):
             config.run_dir = f"runs/{_file_of(config.model)}/fit"
             rank_zero_info(f"no --run_dir is given: everything goes to {config.run_dir}")
@@ -300,6 +289,35 @@ class DoppelCLI(LightningCLI):
                 raise UserError(
                     f"ckpt_path: {checkpoint} is no checkpoint of a training: give STAGE/checkpoints/last.ckpt"
                 )
+
+    def refuse_settings(self, config: Any, is_here: bool = True) -> None:
+        """Refuse what cannot work, and settle the precision by the hardware, if it is this machine's.
+
+        Raises:
+            UserError: Settings exclude one another, or the machine lacks what they ask for.
+        """
+        trainer = config.trainer
+        if any(callback.class_path == PRIVACY for callback in listed(trainer.callbacks)):
+            raise UserError(listed_privacy())
+        if self.subcommand == "fit":
+            if config.privacy is not None or self.is_in_run:
+                refuse_unkept(trainer)
+            if trainer.enable_checkpointing is not False:
+                trainer.callbacks = with_needed(trainer.callbacks, self._parser("fit").get_defaults().trainer.callbacks)
+        if is_here:
+            check_hardware(str(trainer.accelerator), str(trainer.precision or ""))
+            trainer.precision = settled_precision(str(trainer.accelerator), str(trainer.precision or "32-true"))
+        elif trainer.precision == "auto":
+            trainer.precision = "32-true"
+        if trainer.gradient_clip_val or trainer.accumulate_grad_batches != 1:
+            raise UserError(
+                "trainer.gradient_clip_val and trainer.accumulate_grad_batches have no place where a logical batch "
+                "is one step: remove them, and use data.init_args.batch_size and privacy.max_grad_norm"
+            )
+        if config.save_every is not None and config.save_every < 0:
+            raise UserError(f"save_every is {config.save_every}: give minutes, or 0 for each step")
+        if config.privacy is not None and config.not_private and self.trains:
+            raise UserError("privacy and not_private are both set: remove not_private, or set privacy: null")
 
     def _fill(self, config: Any, run_dir: Path) -> None:
         """Fill in what follows from the run folder."""
@@ -340,6 +358,12 @@ class DoppelCLI(LightningCLI):
                 refuse_lost_ledger(run_of(run_dir))
             config.privacy.ledger_path = ledger_of_run(run_dir, config.privacy.ledger_path)
             config.privacy.stage = config.privacy.stage or run_dir.name
+
+
+def settle_strategy(trainer: Any) -> None:
+    """Let several devices share logical batches, where nothing else is asked for."""
+    if trainer.strategy in ("auto", "ddp") and (trainer.num_nodes > 1 or _num_devices(trainer.devices) > 1):
+        trainer.strategy = LogicalBatchDDPStrategy.strategy_name
 
 
 def _is_nowhere(config: Any) -> bool:

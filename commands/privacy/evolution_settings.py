@@ -74,7 +74,7 @@ class Evolution:
     key_variable: str = setting("OPENAI_API_KEY", binds="nothing")
 
     def __post_init__(self) -> None:
-        least = {"rounds": 1, "variations": 0, "votes_each": 1, "max_new_tokens": 1, "batch_size": 1}
+        least = {"rounds": 1, "variations": 0, "votes_each": 1, "max_new_tokens": 1, "batch_size": 1, "num_examples": 0}
         for name, bound in least.items():
             if getattr(self, name) < bound:
                 raise UserError(f"evolution.{name} is {getattr(self, name)}: give at least {bound}")

@@ -72,6 +72,8 @@ def _numbers(experiment: Experiment) -> Iterator[str]:
             yield f"epochs.{name} is {number!r}: give a number above 0"
     if not 1 <= experiment.effort <= 1 / USUAL_RATE:
         yield f"effort is {experiment.effort}: give 1 to {1 / USUAL_RATE}, where a step draws all units by default"
+    if experiment.seed is not None and not 0 <= experiment.seed < 1 << 32:
+        yield f"seed is {experiment.seed}: give a number from 0 to {(1 << 32) - 1}"
     if experiment.candidates < 1:
         yield f"candidates is {experiment.candidates}: give at least 1"
     adaptation = experiment.adaptation

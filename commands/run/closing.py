@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 
 from commands.run.execute import minutes
+from commands.run.run_plan import Work
 from commands.run.settings import systems_of
 from commands.run.training_plan import trainings_of
-from commands.run.work import Work
 from commands.runs.run_record import RunRecord
 from doppel.console.say import program, say
 

@@ -14,10 +14,10 @@ from commands.lightning.hardware import training_precision
 from commands.privacy.feature_extractors import embed
 from commands.run.norms import build
 from commands.run.reference import USUAL_LENGTH
+from commands.run.run_plan import Work
 from commands.run.settings import Experiment, systems_of
 from commands.run.sources import public_turns, texts_of_topics
 from commands.run.training_plan import Readiness, trainings_of
-from commands.run.work import Work
 from commands.runs.steps import Step
 from datamodules.batches.encoded import encode_examples
 from datamodules.reading.columns import ReferenceColumns
@@ -40,7 +40,7 @@ _MANY_WEIGHTS = 30e6
 
 
 def tell_ready(work: Work, found: Mapping[str, Readiness | Outlook]) -> None:
-    """Print what each system would do, as :func:`commands.run.preflight.check_data` has it, and about for how long."""
+    """Print what each system would do, as :func:`commands.run.preflight.preflight` has it, and about for how long."""
     experiment = work.experiment
     for system in systems_of(experiment):
         ready, trainings = found.get(system.name), trainings_of(system, work.waiting)

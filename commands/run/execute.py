@@ -17,7 +17,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from commands.run.forks import Forked
+from commands.run.forks import Forked, can_fork
 from commands.runs.manifest_writer import enter
 from commands.runs.run_folder import last_checkpoint
 from commands.runs.steps import Step
@@ -50,10 +50,7 @@ def run_here(run: Path, steps: Sequence[Step], python: str = sys.executable, is_
     marks = {step.name: run / ".done" / step.name if step.is_once else None for step in steps}
     waiting = [step for step in steps if (mark := marks[step.name]) is None or not mark.is_file()]
     total, spent, begin, is_measured = sum(map(_weight, waiting)), 0.0, time.time(), False
-    # In a job each step is started by srun, and another interpreter cannot be forked from this one's like. What forks
-    # ends with the thread that started it, and would take the steps of other threads along.
-    can_fork = python == sys.executable and "SLURM_JOB_ID" not in os.environ and _is_first_thread()
-    is_worth_it = can_fork and sum(step.kind != "tool" for step in waiting) > 1
+    is_worth_it = can_fork(python) and any(step.kind != "tool" for step in waiting)  # whose imports the gate did
     for number, step in enumerate(steps, 1):
         head = f"── {step.name} ({number} of {len(steps)})"
         if step not in waiting:

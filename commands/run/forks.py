@@ -12,14 +12,18 @@ import os
 import runpy
 import signal
 import sys
-from collections.abc import Sequence
-from contextlib import chdir
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import chdir, contextmanager
 from multiprocessing import forkserver, reduction
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
+from commands.runs.yaml_files import ROOT
 from doppel.console import interrupt
 from doppel.console.parent import VARIABLE, end_with, end_with_named
 from doppel.errors import UserError
@@ -27,7 +31,7 @@ from doppel.errors import UserError
 #: What most steps import, after this module. Not Weights & Biases: its import makes a temporary folder, which the first
 #: command to end would remove under all later ones.
 MODULES = (
-    *("commands.lightning.cli", "commands.lightning.closing", "commands.quality.evaluate"),
+    *("commands.lightning.rehearsal", "commands.lightning.closing", "commands.quality.evaluate"),
     *("lightning_modules.causal_lm", "datamodules.dialogue_data_module", "datamodules.prompt_data_module"),
     *("callbacks.synthetic_writer", "callbacks.wandb_lineage", "callbacks.preemption"),
     *("transformers.models.gpt2.modeling_gpt2", "sklearn.cluster"),
@@ -36,6 +40,50 @@ if VARIABLE in os.environ:  # this is the process that forks: it ends with the r
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     end_with_named()
+
+
+def can_fork(python: str) -> bool:
+    """Return whether steps that an interpreter is to run may be forked by this process.
+
+    In a job each step is started by srun, and another interpreter cannot be forked from this one's like. What forks
+    ends with the thread that started it, and would take the steps of other threads along.
+    """
+    is_first = threading.current_thread() is threading.main_thread()
+    return python == sys.executable and "SLURM_JOB_ID" not in os.environ and is_first
+
+
+@contextmanager
+def _imported(root: Path) -> Iterator[None]:
+    """Have a process that has imported what the modules below a folder are, and from which others are forked here.
+
+    Raises:
+        UserError: It has ended before.
+    """
+    multiprocessing.set_forkserver_preload([__name__, *MODULES])
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")  # a script that calls `run` is not imported, and run, anew
+    os.environ[VARIABLE] = str(os.getpid())
+    try:
+        with chdir(root):
+            forkserver.ensure_running()
+        yield
+    except (EOFError, ConnectionError, BrokenProcessPool):
+        raise UserError("what imports for all steps has ended, see above; the same command goes on") from None
+    finally:
+        sys.modules["__main__"] = main
+        del os.environ[VARIABLE]
+
+
+def answer(function: Callable[..., Any], *arguments: object) -> Any:
+    """Call a function in a process that has the imports of all steps; what it returns, or raises."""
+    context = multiprocessing.get_context("forkserver")
+    with _imported(ROOT), ProcessPoolExecutor(1, context) as pool:
+        return pool.submit(_answer, dict(os.environ), function, arguments).result()
+
+
+def _answer(variables: dict[str, str], function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    os.environ.update(variables)
+    return function(*arguments)
 
 
 class Forked(ForkServerProcess):
@@ -66,24 +114,9 @@ class Forked(ForkServerProcess):
         return {**vars(self), "_outputs": [reduction.DupFd(output) for output in self._outputs]}
 
     def start(self) -> None:
-        """Have the command forked, once the imports are done.
-
-        Raises:
-            UserError: What imports has ended before.
-        """
-        multiprocessing.set_forkserver_preload([__name__, *MODULES])
-        main = sys.modules["__main__"]
-        sys.modules["__main__"] = ModuleType("__main__")  # a script that calls `run` is not imported, and run, anew
-        os.environ[VARIABLE] = str(os.getpid())
-        try:
-            with chdir(Path(self._words[0]).parent):  # whose modules are imported
-                forkserver.ensure_running()
+        """Have the command forked, once the imports are done."""
+        with _imported(Path(self._words[0]).parent):
             super().start()
-        except (EOFError, ConnectionError):
-            raise UserError("what imports for all steps has ended, see above; the same command goes on") from None
-        finally:
-            sys.modules["__main__"] = main
-            del os.environ[VARIABLE]
 
     def run(self) -> None:
         """Run the command in its process: from the first line of ``cli.py`` to what is done at the end."""

@@ -6,15 +6,16 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Literal
 
 from commands.run.jobs import submit_array
+from commands.run.run_plan import Mode, Work
 from commands.run.slurm import Site, queued
 from commands.run.values import Point
-from commands.run.work import Work
+from doppel.console.say import say
 from doppel.errors import UserError
 
-Mode = Literal["local", "submit", "dry-run", "check"]
+#: Exit statuses of a run that somebody, or the machine, has ended: at Ctrl-C, by SIGTERM, or preempted.
+_ENDED = (130, 143, 75)
 
 
 def name_points(points: Sequence[Point]) -> list[tuple[str, Point]]:
@@ -45,40 +46,72 @@ def _last_words(name: str, names: Iterable[str]) -> str:
 def run_grid(
     points: list[tuple[str, Point]],
     make: Callable[[Point, str], Work],
+    gate: Callable[[Work], None],
     go: Callable[[Work], int],
     runs: Path,
     site: Site,
     mode: Mode,
-    check: bool,
 ) -> int:
-    """Run every point: one after the other, or as the tasks of one array. The points after a failed one take place."""
+    """Run every point that may start: one after the other, or as the tasks of one array.
+
+    All are asked first whether they may, before any of them spends. The points after a failed one take place, but not
+    after one that was interrupted, or ended from without.
+
+    Args:
+        points: Name and values of each.
+        make: Returns what a point has to do.
+        gate: Refuses one, by UserError.
+        go: Runs one here; exit status.
+        runs: Folder of all.
+        site: The cluster.
+        mode: What is done.
+
+    Returns:
+        Exit status.
+    """
     summary: list[str] = []
-    waiting: dict[str, Work] = {}
-    failed = False
+    ready: dict[str, Work] = {}
+    failed, is_here = 0, mode in ("local", "check")
     for name, point in points:
+        if is_here:
+            say(f"━━ {name}")
         try:
             work = make(point, name)
-            if mode in ("local", "check"):
-                sys.stdout.write(f"━━ {name}\n")
-                status = go(work)
-                done = "checked" if mode == "check" else "finished"
-                summary.append(f"{name}: {done}" if status == 0 else f"{name}: FAILED with status {status}")
-                failed = failed or status != 0
-            elif not work.waiting:
+            if not is_here and not work.waiting:
                 summary.append(f"{name}: finished already")
-            elif (job := queued(runs, name)) is not None:
+            elif not is_here and (job := queued(runs, name)) is not None:
                 summary.append(f"{name}: job {job} is in the queue already")
             else:
-                waiting[name] = work
+                gate(work)
+                ready[name] = work
         except UserError as error:
-            failed = True
+            failed = 1
             summary.append(f"{name}: {'FAILED with status 2: error' if mode == 'local' else 'REFUSED'}: {error}")
-    if waiting:
-        summary += submit_array(waiting, runs, site, mode == "dry-run", check)
+    if mode == "check":
+        summary += [f"{name}: checked" for name in ready]
+    elif ready and mode != "local":
+        summary += submit_array(ready, runs, site, mode == "dry-run")
+    for name, work in ready.items() if mode == "local" else ():
+        if failed in _ENDED:
+            summary.append(f"{name}: not started")
+            continue
+        say(f"━━ {name}")
+        status = _status(work, go)
+        failed = status if status in _ENDED else failed or min(status, 1)
+        summary.append(f"{name}: finished" if status == 0 else f"{name}: FAILED with status {status}")
     if mode == "local":
         from commands.run.ledger import of_runs  # which reads runs, and is no part of them
 
         summary += (of_runs(runs) or "").splitlines()[-1:]
     lead = "# " if mode == "dry-run" else ""
     sys.stdout.write("".join(f"{lead}{line}\n" for line in summary))
-    return 1 if failed else 0
+    return failed
+
+
+def _status(work: Work, go: Callable[[Work], int]) -> int:
+    """What came of a run; what it refuses after all is said at once."""
+    try:
+        return go(work)
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2

@@ -11,23 +11,22 @@ from pathlib import Path
 
 from commands.run.code_copy import copy_code
 from commands.run.experiment import save
-from commands.run.preflight import check_configs, check_data, check_that_files_are_there
+from commands.run.run_plan import Work
 from commands.run.slurm import Site, submit
-from commands.run.work import Work, write
+from commands.run.work import write
 from commands.runs.steps import Step
 from commands.runs.yaml_files import PLACE
 from doppel.console.say import say
 
 
-def submit_run(work: Work, is_dry: bool) -> None:
+def submit_run(work: Work, site: Site, is_dry: bool) -> None:
     """Submit a job for every step that is not done, or print how; jobs wait for what they read."""
     code, lead = work.run / "code", "#" if is_dry else "──"
     if is_dry:
         say(f"# code is first copied to {code}, configuration to {work.run}/configs")
-        _show_exported(work.site, code)
+        _show_exported(site, code)
     else:
-        check_data(work, asks=True)
-        write(work, overwrite=copy_code(code, work.site))
+        write(work, overwrite=copy_code(code, site))
         (work.run / "slurm").mkdir(exist_ok=True)
     jobs: dict[str, str] = {}
     for step in work.steps:
@@ -37,8 +36,8 @@ def submit_run(work: Work, is_dry: bool) -> None:
             jobs[step.name] = work.jobs[step.name]
             say(f"{lead} {step.name}: job {jobs[step.name]} is in the queue already")
         else:
-            words = _sbatch(step, work, jobs)
-            jobs[step.name] = _shown(step, words) if is_dry else submit(step.name, sum(words, []), work.run, work.site)
+            words = _sbatch(step, work, site, jobs)
+            jobs[step.name] = _shown(step, words) if is_dry else submit(step.name, sum(words, []), work.run, site)
     if not is_dry:
         say(
             f"── squeue --me shows the jobs; their output is in {work.run}/slurm. "
@@ -46,24 +45,18 @@ def submit_run(work: Work, is_dry: bool) -> None:
         )
 
 
-def submit_array(works: Mapping[str, Work], runs: Path, site: Site, is_dry: bool, check: bool) -> list[str]:
-    """Submit one array with a task for each run of a folder, by name, so that no two share one; a line for each task.
-
-    A check parses the configurations of one run: the others differ in values.
-    """
-    code, first = runs / "code", next(iter(works.values()))
+def submit_array(works: Mapping[str, Work], runs: Path, site: Site, is_dry: bool) -> list[str]:
+    """Submit one array with a task for each run of a folder, by name, so that no two share one; a line for each."""
+    code = runs / "code"
     words = site.sbatch("fit", PLACE)
     words += [f"--array=0-{len(works) - 1}%{site.throttle}", f"--job-name={runs.name}.grid"]
     words.append(f"--output={runs}/slurm/grid-%A_%a.out")
-    command = [f"{code}/slurm/array.sbatch", first.python, str(runs)]
+    command = [f"{code}/slurm/array.sbatch", site.interpreter, str(runs)]
     if is_dry:
-        check_that_files_are_there(first)
         say(f"# code is first copied to {code}, the experiment of every point to {runs}/configs")
         _show_exported(site, code)
         sys.stdout.write(" \\\n    ".join([words[0], *map(shlex.quote, words[1:]), shlex.join(command), *works]) + "\n")
         return []
-    if check:
-        check_configs(first)
     copy_code(code, site)
     for folder in (runs / "configs", runs / "slurm"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -76,18 +69,18 @@ def submit_array(works: Mapping[str, Work], runs: Path, site: Site, is_dry: bool
     return [f"{name}: task {job}_{task}" for task, name in enumerate(works)]
 
 
-def _sbatch(step: Step, work: Work, jobs: Mapping[str, str]) -> list[list[str]]:
+def _sbatch(step: Step, work: Work, site: Site, jobs: Mapping[str, str]) -> list[list[str]]:
     """The job of a step: sbatch with its options, what it waits for, the script, and the command."""
     code = work.run / "code"
     missing = [name for name in step.needs if name not in jobs and not work.is_done(name)]
     assert not missing, f"{step.name} stands before {missing}, which it needs"
-    words = [*work.site.sbatch(step.kind, PLACE), f"--job-name={work.run.name}.{step.name}"]
+    words = [*site.sbatch(step.kind, PLACE), f"--job-name={work.run.name}.{step.name}"]
     words.append(f"--output={work.run}/slurm/{step.name}-%j.out")
     after = [jobs[name] for name in step.needs if name in jobs]
     waits = ["--kill-on-invalid-dep=yes", f"--dependency=afterok:{':'.join(after)}"] if after else []
     mark = str(work.run / ".done" / step.name) if step.is_once else "-"
     script = [f"{code}/slurm/{step.kind.replace('metrics', 'tool')}.sbatch", mark]
-    return [words, waits, script, [work.python, str(code / "cli.py"), *step.words(work.run)]]
+    return [words, waits, script, [site.interpreter, str(code / "cli.py"), *step.words(work.run)]]
 
 
 def _show_exported(site: Site, code: Path) -> None:

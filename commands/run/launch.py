@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,15 +12,15 @@ from commands.lightning.own_code import find_here
 from commands.run.closing import tell_result
 from commands.run.execute import run_here
 from commands.run.experiment import load
-from commands.run.grid import Mode, name_points, run_grid
+from commands.run.forks import answer, can_fork
+from commands.run.grid import name_points, run_grid
 from commands.run.jobs import submit_run
-from commands.run.preflight import check_configs, check_data, check_that_files_are_there
+from commands.run.preflight import preflight
+from commands.run.run_plan import Mode, Work
 from commands.run.settings import Experiment
 from commands.run.slurm import Site, load_site, queued
-from commands.run.sources import check_sources
 from commands.run.values import Point, joined, read_grid, read_values
-from commands.run.work import Work, make_folder, settle, write
-from commands.runs.inputs import copies
+from commands.run.work import make_folder, settle, write
 from commands.runs.manifest_writer import refuse_lost_ledger
 from commands.runs.run_folder import has_begun, hold
 from doppel.console.heard import LOG, written_down
@@ -47,7 +46,6 @@ def run(
     nodes: int | None = None,
     site: Path | None = None,
     slurm: list[str] | None = None,
-    no_check: bool = False,
     verbose: bool = False,
 ) -> int:
     r"""Train, sample and evaluate an experiment: here, or as SLURM jobs.
@@ -84,7 +82,6 @@ def run(
         nodes: Nodes of a training.
         site: What the cluster is like, in place of slurm/site.yaml.
         slurm: Any field of the site, as NAME=VALUE: partition=gpu fit_time=12:00:00.
-        no_check: Submit without --check, which comes first otherwise.
         verbose: Also print every metric and the report's table, of a run here; they lie in the run folder anyway.
     """
     modes: dict[Mode, bool] = {"local": local, "submit": submit, "dry-run": dry_run, "check": check}
@@ -105,13 +102,29 @@ def run(
         settings = point if point.keys() <= {"epsilon", "seed"} else {**point, "table": None}  # is of no table
         return begin(load(experiment, {**joined(changes, point), **settings}), folder / name, cluster)
 
+    is_here = mode == "local" or not has_slurm
+
+    def gate(work: Work) -> None:
+        call = answer if mode == "local" and can_fork(cluster.interpreter) else None
+        found = preflight(work, mode, is_here, call)
+        if mode == "check":
+            from commands.run.estimate import tell_ready  # and what trains
+
+            tell_ready(work, found)
+
     def go(work: Work) -> int:
-        return execute(work, mode, is_verbose=verbose)
+        if mode == "local":
+            return execute(work, cluster.interpreter, verbose)
+        if mode != "check":
+            submit_run(work, cluster, is_dry=mode == "dry-run")
+        return 0
 
     if grid:
-        status = run_grid(name_points(read_grid(grid)), make, go, folder, cluster, mode, not no_check)
+        status = run_grid(name_points(read_grid(grid)), make, gate, go, folder, cluster, mode)
     else:
-        status = execute(begin(load(experiment, changes), folder, cluster), mode, not no_check, verbose)
+        work = begin(load(experiment, changes), folder, cluster)
+        gate(work)
+        status = go(work)
     if mode == "check" and status == 0:
         say("nothing was spent; next: the same command without --check")
     return status
@@ -127,36 +140,19 @@ def begin(experiment: Experiment, run: Path, site: Site) -> Work:
     known = {file.stem: queued(run, file.stem) for file in (run / "slurm").glob("*.job")}
     jobs = {name: job for name, job in known.items() if job is not None}
     is_anew = not has_begun(run) and not jobs  # what a failed start left binds nobody
-    work = settle(experiment, run, site, is_anew, jobs)
-    check_sources(replace(experiment, **copies(run, experiment.as_dict())))
-    return work
+    return settle(experiment, run, site, is_anew, jobs)
 
 
-def execute(work: Work, mode: Mode, check: bool = True, is_verbose: bool = False) -> int:
-    """Run, submit, print or check the steps, see :func:`run`; exit status."""
-    if mode == "local":
-        check_data(work, asks=True)
-        with hold(make_folder(work.run)):
-            start = time.time()
-            write(work, overwrite=True)
-            with written_down(work.run / LOG):
-                status = run_here(work.run, work.steps, work.python, is_verbose)
-                if status == 0:
-                    tell_result(work, time.time() - start, is_verbose)
-            return status
-    if mode == "check":
-        found = check_data(work)
-        check_configs(work)
-        from commands.run.estimate import tell_ready  # and what trains
-
-        tell_ready(work, found)
-        return 0
-    if mode == "dry-run":
-        check_that_files_are_there(work)
-    elif check:
-        check_configs(work)
-    submit_run(work, is_dry=mode == "dry-run")
-    return 0
+def execute(work: Work, python: str, is_verbose: bool = False) -> int:
+    """Run the steps here, and say what came of them; exit status."""
+    with hold(make_folder(work.run)):
+        start = time.time()
+        write(work, overwrite=True)
+        with written_down(work.run / LOG):
+            status = run_here(work.run, work.steps, python, is_verbose)
+            if status == 0:
+                tell_result(work, time.time() - start, is_verbose)
+        return status
 
 
 def _given(**options: Any) -> dict[str, Any]:

@@ -1,53 +1,102 @@
-"""What is said and refused before a run spends anything: missing files, bad lines, typos, a waste of ε."""
+"""The one gate before anything is paid: missing files, bad lines, values that do not fit, a waste of ε."""
 
 from __future__ import annotations
 
-import contextlib
-import io
-import sys
 import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from commands import STEPS
+from commands.run.run_plan import Mode, Work
 from commands.run.settings import systems_of
-from commands.run.sources import check_files, read_sources
+from commands.run.sources import check_files, check_sources, read_sources
 from commands.run.together import together
 from commands.run.training_plan import Readiness, outlook, readiness
-from commands.run.work import Work
+from commands.runs.inputs import copies
+from commands.runs.steps import Step
 from commands.runs.yaml_files import dump
+from doppel.console.command import command_parser, load
 from doppel.console.say import confirm, say
 from doppel.errors import UserError
 from doppel.evolution.budget import Outlook
 
-
-def check_that_files_are_there(work: Work) -> bool:
-    """Look whether the files that a training needs are there; whether anything is left to learn.
-
-    Raises:
-        UserError: One is not.
-    """
-    learns = any(step.kind == "fit" or step.command == "evolve" for step in work.waiting)
-    if learns:
-        check_files(work.experiment)
-    return learns
+#: Calls a function of this module with arguments, here or where what trains is imported.
+Caller = Callable[..., Any]
 
 
-def check_data(work: Work, asks: bool = False) -> dict[str, Readiness | Outlook]:
-    """Read the user's files before anything starts, so that a bad line, or a batch that wastes ε, is found now.
+def preflight(work: Work, mode: Mode, is_here: bool, call: Caller | None = None) -> dict[str, Readiness | Outlook]:
+    """Refuse a run that would fail, before anything of it is written or paid.
+
+    Every step that is to run is parsed by its own command, and every training and sampling built but for its weights,
+    so that no typo and no number out of range is met behind a step that was paid. Then the user's files are read as the
+    steps will read them. Of a dry run, which starts nothing, trainings are not built, and no file is opened.
 
     Args:
         work: What is to be done.
-        asks: Whether to ask before ε is spent on a training that is hopeless; else σ is planned anew of a run that has
-            begun.
+        mode: How; ``check`` starts nothing, so it asks nothing.
+        is_here: Whether the steps are to run on this machine.
+        call: Calls a function where what trains is imported; None: here.
 
     Returns:
         System → what it is about to do; without those that train nothing or whose units nobody has counted.
 
     Raises:
-        UserError: One cannot be read, or the answer is no.
+        UserError: Something does not fit or is not there, or nobody wants ε to be spent on it.
     """
-    if not check_that_files_are_there(work):
+    kept = copies(work.run, work.experiment.as_dict())  # of public files that are gone
+    check_sources(replace(work.experiment, **kept))
+    check_files(work)
+    steps = [step for step in work.waiting if step.name not in work.jobs]
+    with tempfile.TemporaryDirectory() as folder:
+        for step in steps:
+            (Path(folder) / f"{step.name}.yaml").write_text(dump(step.config), encoding="utf-8")
+        built = [step for step in steps if step.folder is not None]
+        refusal = first_refusal([step for step in steps if step.folder is None], folder, str(work.run), is_here)
+        if refusal is None and built and mode != "dry-run":
+            asked = (built, folder, str(work.run), is_here)
+            refusal = first_refusal(*asked) if call is None else call(first_refusal, *asked)
+    if refusal is not None:
+        raise UserError(refusal)
+    if mode == "dry-run" or not any(step.kind == "fit" or step.protected for step in steps):
         return {}
-    read = read_sources(work.experiment)
+    return _read(work, asks=mode != "check")
+
+
+def first_refusal(steps: Sequence[Step], folder: str, run: str, is_here: bool) -> str | None:
+    """Parse the configurations of steps, each by its own command; why the first one of them would fail, if one would.
+
+    Args:
+        steps: Trainings and samplings, or others, which import nothing that trains.
+        folder: Where their configurations lie.
+        run: The run folder.
+        is_here: Whether they are to run on this machine.
+    """
+    for step in steps:
+        path = f"{folder}/{step.name}.yaml"
+        try:
+            if step.folder is not None:
+                from commands.lightning.rehearsal import rehearse
+
+                rehearse([step.command, "--config", path, "--run_dir", f"{run}/{step.folder}"], is_here)
+            else:
+                parser = command_parser(load(STEPS[step.command]), f"cli.py step {step.command}")
+                parser.instantiate(parser.parse_args(["--config", path]))
+        except (UserError, ValueError) as error:
+            cause = (
+                error if isinstance(error, UserError) else error.__cause__
+            )  # jsonargparse wraps what __init__ raises
+            if not isinstance(cause, UserError):
+                raise
+            reason = str(cause).replace(f" ({path})", "").replace(f"{path}: ", "")  # which will be gone
+            return f"{step.name} would fail, so nothing was started: {reason}"
+    return None
+
+
+def _read(work: Work, asks: bool) -> dict[str, Readiness | Outlook]:
+    """Read the user's files, and say what the run makes of them, so that a batch that wastes ε is found now."""
+    read = read_sources(work)
     for sentence in read.notes:
         say(f"── note: {sentence}")
     plans: dict[str, Readiness | Outlook] = {}
@@ -69,38 +118,3 @@ def check_data(work: Work, asks: bool = False) -> dict[str, Readiness | Outlook]
     if asks and hopeless and not confirm(f"── Spend ε on {' and '.join(hopeless)} all the same?"):
         raise UserError("nothing was started, and nothing was spent")
     return plans
-
-
-def check_configs(work: Work) -> None:
-    """Parse the configuration of every training and sampling that would run, so that a typo never waits in a queue.
-
-    Raises:
-        UserError: The parser refuses one.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        for step in work.waiting:
-            if step.folder is None or step.name in work.jobs:
-                continue
-            path = Path(folder) / f"{step.name}.yaml"
-            path.write_text(dump(step.config), encoding="utf-8")
-            reason = _refusal([step.command, "--config", str(path), "--run_dir", str(work.run / step.folder)])
-            if reason:
-                reason = reason.replace(f" ({path})", "")  # which will be gone
-                raise UserError(f"{step.name} would fail, so nothing was started: {reason}")
-
-
-def _refusal(words: list[str]) -> str | None:
-    """Why the parser of the trainings refuses a command; None if it takes it."""
-    from commands.lightning import train
-
-    argv = sys.argv
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            getattr(train, words[0])([*words[1:], "--print_config"])
-    except SystemExit as end:
-        return None if not end.code else f"status {end.code}"
-    except UserError as error:
-        return str(error)
-    finally:
-        sys.argv = argv
-    return None

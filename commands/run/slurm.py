@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -92,6 +93,11 @@ class Site:
             value = getattr(self, name)
             if value is not None and not _MEMORY.fullmatch(value):
                 raise UserError(f"{name} is {value!r}: give a whole number with K, M, G or T, such as 16G")
+
+    @property
+    def interpreter(self) -> str:
+        """The Python of the steps."""
+        return self.python or sys.executable
 
     def exported(self, code: Path) -> dict[str, str]:
         """Return variables that jobs need, by where their code lies; sbatch takes them from where it is called.

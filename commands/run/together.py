@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from commands.run.run_plan import Work
 from commands.run.training_plan import Readiness
-from commands.run.work import Work
 from commands.runs.stage_config import StageConfig
 from commands.runs.steps import Step
 from datamodules.training_rows import TrainingRows

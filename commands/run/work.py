@@ -1,12 +1,11 @@
-"""What is to be done in one run folder: its experiment, its steps, and which of them are done or wait as jobs."""
+"""A run folder before its first step: what binds it, and what is written down."""
 
 from __future__ import annotations
 
 import glob
 import os
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from commands.run.changes import Change, changes, run_anew
@@ -14,6 +13,7 @@ from commands.run.checks import check
 from commands.run.code_copy import version
 from commands.run.experiment import load, save
 from commands.run.recipes import steps_of
+from commands.run.run_plan import Work
 from commands.run.settings import Experiment, systems_of
 from commands.run.slurm import Site
 from commands.runs.inputs import keep, moved, refuse_lost
@@ -28,45 +28,6 @@ from doppel.files import sha256_of
 
 #: Fields that tell how trainings, samplings and votes run, and no more of what reads these.
 _OF_TRAININGS = (*SECTIONS, "stages", "variants", "overlays", "save_every", "evolution")
-
-
-@dataclass(frozen=True)
-class Work:
-    """One experiment in one run folder.
-
-    Attributes:
-        experiment: What is run, with the parser's digest and the versions of the code.
-        run: The folder, which may hold a part of the run already.
-        site: The cluster.
-        steps: In an order in which they can be run.
-        is_anew: Whether nothing binds the run to settings that were given before.
-        repeated: Steps that are done, but under settings that have changed.
-        jobs: Step → id of its job that was in the queue when this began.
-        changed: Steps that are to be done, and under other settings than those that the run was started with.
-    """
-
-    experiment: Experiment
-    run: Path
-    site: Site
-    steps: list[Step]
-    is_anew: bool
-    repeated: frozenset[str]
-    jobs: Mapping[str, str]
-    changed: frozenset[str] = frozenset()
-
-    @property
-    def python(self) -> str:
-        """The interpreter of the steps."""
-        return self.site.python or sys.executable
-
-    def is_done(self, name: str) -> bool:
-        """Return whether a step has ended and its files still count."""
-        return name not in self.repeated and (self.run / ".done" / name).is_file()
-
-    @property
-    def waiting(self) -> list[Step]:
-        """Steps that are not done, but for those that are done anew every time."""
-        return [step for step in self.steps if step.is_once and not self.is_done(step.name)]
 
 
 def settle(experiment: Experiment, run: Path, site: Site, is_anew: bool, jobs: Mapping[str, str]) -> Work:
@@ -103,7 +64,7 @@ def settle(experiment: Experiment, run: Path, site: Site, is_anew: bool, jobs: M
             )
         settled = replace(experiment, parser=parser, parser_digest=digest, commit=[version()])
         steps = steps_of(settled, run, site.overlays)
-        return Work(settled, run, site, steps, is_anew, frozenset(), jobs)
+        return Work(settled, run, steps, is_anew, frozenset(), jobs)
     refuse_old(run)
     named = load(path)
     places = moved(run, named.as_dict(), experiment.as_dict())
@@ -115,17 +76,17 @@ def settle(experiment: Experiment, run: Path, site: Site, is_anew: bool, jobs: M
         experiment = replace(experiment, reference=None, compared_with=compared)
     commits = list(dict.fromkeys([*old.commit, version()]))
     settled = replace(experiment, parser=parser, parser_digest=digest, commit=commits)
-    work = Work(settled, run, site, steps_of(settled, run, site.overlays), is_anew, frozenset(), jobs)
+    work = Work(settled, run, steps_of(settled, run, site.overlays), is_anew, frozenset(), jobs)
     if found := changes(old, settled):
-        work = _going_on(work, old, found)
+        work = _going_on(work, old, found, site.overlays)
     refuse_lost(run, settled.as_dict(), {path for step in work.waiting for path in step.reads})
     read = {path.removeprefix(f"{run}/") for path in places.values()}
     return replace(work, changed=work.changed | {step.name for step in work.waiting if read.intersection(step.reads)})
 
 
-def _going_on(work: Work, old: Experiment, found: Sequence[Change]) -> Work:
+def _going_on(work: Work, old: Experiment, found: Sequence[Change], more: Sequence[str]) -> Work:
     """With what changed settings let run anew, and the record of what they change nothing of."""
-    run, more, new = work.run, work.site.overlays, work.experiment
+    run, new = work.run, work.experiment
     marks = [mark.name for mark in (run / ".done").glob("*")]
     begun = [n for n in old.systems if (run / n).is_dir() or any(mark.startswith(f"{n}-") for mark in marks)]
     every = replace(new, systems=list(dict.fromkeys([*begun, *new.systems])))

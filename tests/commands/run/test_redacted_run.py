@@ -14,6 +14,7 @@ from unittest import mock
 import pytest
 import yaml
 from finished_run import stage_here
+from run_folders import work_of
 
 import cli
 from commands.privacy.stage_release import read_private
@@ -125,13 +126,13 @@ def test_every_step_that_reads_private_rows_redacts_them(tmp_path: Path, tiny_mo
 def test_a_run_refuses_a_ranker_of_its_private_rows_before_it_starts(tmp_path: Path, tiny_model: str) -> None:
     write_files(tmp_path)
     experiment = load(write(tmp_path, settings(tmp_path, tiny_model)))
-    read_sources(experiment)
+    read_sources(work_of(experiment))
     assert experiment.redact is not None
     private = replace(experiment.redact, sensitive=str(tmp_path / "private.jsonl"))
     with pytest.raises(UserError, match=r"redact\.sensitive is .*which is to be public"):
-        read_sources(replace(experiment, redact=private))
+        read_sources(work_of(replace(experiment, redact=private)))
     with pytest.raises(UserError, match=r"redact\.words is .*none\.txt, which does not exist"):
-        check_files(replace(experiment, redact=replace(experiment.redact, words=str(tmp_path / "none.txt"))))
+        check_files(work_of(replace(experiment, redact=replace(experiment.redact, words=str(tmp_path / "none.txt")))))
 
 
 def test_redaction_without_a_rule_is_refused_in_the_file_that_asks_for_it(tmp_path: Path, tiny_model: str) -> None:

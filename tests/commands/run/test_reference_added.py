@@ -29,7 +29,7 @@ def test_a_reference_of_a_finished_run_is_evaluated_and_reported_alone(finished:
 
     def again(*changes: str) -> list[str]:
         ran.clear()
-        with mock.patch.object(launch, "check_sources"), mock.patch.object(execute, "run_stage", stage):
+        with mock.patch.object(execute, "run_stage", stage):
             assert launch.run(finished.parent / "mine.yaml", run, local=True, set=list(changes)) == 0
         return ran
 

@@ -48,8 +48,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_model: str) -> Path:
     (folder / "mine.yaml").write_text(yaml.safe_dump(given))
     run = folder / "run"
     with mock.patch.dict(os.environ, {"DOPPEL_KEY": str(folder / "site" / "key")}):
-        with mock.patch.object(launch, "check_sources"):  # which asks for a sentence encoder
-            work = launch.begin(load(folder / "mine.yaml"), run, load_site(None, {}))
+        work = launch.begin(load(folder / "mine.yaml"), run, load_site(None, {}))
         launch.write(work, overwrite=True)
         for step in work.steps[:-1]:
             assert stage_here("", run / ".done" / step.name, ["python", "cli.py", *step.words(run)]) == 0, step.name

@@ -16,6 +16,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from private_training import data_module, fit, privacy
+from run_folders import work_of
 from table_files import write_table
 
 import cli
@@ -100,7 +101,7 @@ def own(private: str, **changes: Any) -> dict[str, Any]:
 
 def test_no_form_of_the_private_file_is_a_public_reference(private: str, disguised: str) -> None:
     with pytest.raises(UserError, match="reference") as refused:
-        read_sources(load(shipped("own-data"), own(private, reference=disguised)))
+        read_sources(work_of(load(shipped("own-data"), own(private, reference=disguised))))
     assert disguised in str(refused.value) and private in str(refused.value)
     assert not any(text in str(refused.value) for text in TEXTS if len(text.split()) > 2)  # "1" is in a path, too
 
@@ -114,7 +115,7 @@ def test_nor_anything_else_that_is_public_in_a_run(private: str, field: str, tmp
     if field == "redact.safe":
         changes |= {"redact.level": 0.5, "redact.sensitive": write(tmp_path / "sensitive.jsonl", _renamed(OTHERS[:50]))}
     with pytest.raises(UserError, match=f"{field} is .* is to be public"):
-        read_sources(load(shipped("own-data"), changes))
+        read_sources(work_of(load(shipped("own-data"), changes)))
 
 
 @pytest.mark.parametrize("disguised", ["text", "upper case", "a part"], indirect=True)
@@ -304,7 +305,7 @@ def test_a_parser_that_learnt_from_a_private_file_is_not_public(
         _parser(tmp_path / "parser", ["embedded:train?num=20"], str(start))
     changes = own(private, systems=["two_stage"], write_parses=True, public_parser=str(parser))
     with pytest.raises(UserError, match="public_parser"):
-        read_sources(load(shipped("own-data"), changes))
+        read_sources(work_of(load(shipped("own-data"), changes)))
     pool = write(run / "pool.jsonl", [{"utterance": r["said"], "parse": r["tree"]} for r in OTHERS[:20]])
     by_hand = {
         "keep-best": ["--candidates", pool, "--prompts", pool],

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 from private_training import data_module, fit, privacy
+from run_folders import work_of
 
 from commands.run.conditions import check_trees
 from commands.run.experiment import load, shipped
@@ -161,10 +162,10 @@ def test_weights_that_learnt_from_a_private_file_are_no_public_start(
     changes = {"data.train_path": private, "data.columns": COLUMNS.as_dict(), "systems": ["one_stage"]}
     changes |= {"reference": None, "model.init_weights": str(start)}
     if way == "another":
-        read_sources(load(shipped("own-data"), changes))
+        read_sources(work_of(load(shipped("own-data"), changes)))
         return
     with pytest.raises(UserError, match="what init_weights=.* learnt from is .* is to be public but"):
-        read_sources(load(shipped("own-data"), changes))
+        read_sources(work_of(load(shipped("own-data"), changes)))
     fit(
         tmp_path / "begun",
         UtteranceLM(base_model=tiny_model),
