@@ -133,10 +133,10 @@ def check_sources(experiment: Experiment) -> None:
         raise UserError(
             f"{experiment.name} names no data.train_path: set it in its file, or give --set data.train_path=FILE"
         )
-    reference = experiment.compared
+    reference, name = experiment.compared, "reference" if experiment.reference else "compared_with"
     if reference is not None and is_embedded(train) != is_embedded(reference):
         raise UserError(
-            f"the private file is {train}, but reference is {reference}: one of them is the embedded toy grammar, with "
+            f"the private file is {train}, but {name} is {reference}: one of them is the embedded toy grammar, with "
             "which nothing else can be compared; set both"
         )
 

@@ -56,6 +56,7 @@ PLACES: dict[str, Any] = {
 }
 #: What an experiment says beside the fields of a place, so that they count.
 BESIDE: dict[str, dict[str, Any]] = {
+    "compared_with": {"reference": None},  # else the reference is what samples are compared with
     "redact": {"redact.patterns": ["email"]},
     "resampling": {"resampling.of": "votes", "resampling.encoder": BASE_MODEL, "resampling.clusters": 2},
     "topics": {"systems": ["topics"], "topics.encoder": BASE_MODEL},
