@@ -7,11 +7,14 @@ import gzip
 import json
 import zipfile
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pyarrow
 from pyarrow import parquet
+
+from doppel.grammar import generate
 
 #: Names of the forms; those after them hold texts alone.
 FORMS = (
@@ -55,6 +58,17 @@ def write_table(folder: Path, form: str, rows: Sequence[dict[str, Any]]) -> str:
     content = plain.read_text(encoding="utf-8")
     plain.unlink()
     return _text(path, content)
+
+
+def write_lines(path: Path, rows: Sequence[dict[str, Any]]) -> str:
+    """Write rows as JSON lines; returns the path."""
+    return _text(path, "".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+@cache
+def made_turns(number: int, seed: int) -> list[dict[str, str]]:
+    """Requests of the embedded grammar with their trees, which a test must not change."""
+    return [{"said": turn.utterance, "tree": turn.parse} for turn in generate(number, seed=seed, skew=1.0)]
 
 
 def _text(path: Path, content: str) -> str:

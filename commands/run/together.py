@@ -66,9 +66,8 @@ def together(work: Work, plans: Mapping[str, Readiness | Outlook]) -> str | None
     if told["target_epsilon"] is None:
         return told["statement"]
     names = ", ".join(own.name for own in coming)
-    num = told["num_runs"] - 1
+    num, gone = told["num_runs"] - 1, told["lost"]
     others = f" and {num} other run{'s' if num > 1 else ''} on these data" if num else ""
-    gone = ", ".join(f"{own['budget']} (target ε = {own['target_epsilon']:g})" for own in told["gone"])
     return (
         f"together, {names}{others} come to ε = {told['target_epsilon']:.4g} at δ = {told['delta']:.3g}"
         f"{f'; the ledger is gone, and not in it, of {gone}' if gone else ''}"

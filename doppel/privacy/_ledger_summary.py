@@ -110,8 +110,8 @@ def everything(
     Returns:
         The fields of :class:`Cost` and `statement`, as of :func:`summarise`; `short`, which says that of the other runs
         in a few words and names none; `num_runs`, this one and those that are gone among them; `gone`, the budgets
-        whose ledger can no longer be read, with their targets, which no epsilon here covers; and `num_data_sets` of
-        this ledger.
+        whose ledger can no longer be read, with their targets, which no epsilon here covers, and `lost`, those in a few
+        words; and `num_data_sets` of this ledger.
     """
     void = dict(_voids(file, prefix, {}) if void is None else void)
     for other in known.files[1:]:
@@ -131,6 +131,7 @@ def everything(
         "short": _in_short(composed, num_others, known),
         "num_runs": num_others + 1,
         "gone": [{"budget": note.name, "target_epsilon": note.target_epsilon} for note in known.gone],
+        "lost": lost,
         "num_data_sets": len({record.fields["data_fingerprint"] for record in file.mechanisms.values()}),
     }
 
@@ -140,7 +141,7 @@ def _in_short(composed: Mapping[str, Any], num_others: int, known: Known) -> str
     if not num_others:
         return ""
     others = f"with {num_others} other run{'s' if num_others > 1 else ''} on these data"
-    targets = ", ".join(f"{note.target_epsilon:g}" for note in known.gone)
+    targets = _listed([f"{note.target_epsilon:g}" for note in known.gone])
     gone = f"; not in it, for their ledger is gone, are budgets with target ε = {targets}" if targets else ""
     if composed["target_epsilon"] is None:
         return f"{others} no one ε holds: one is NOT PRIVATE, or they protect different units{gone}"

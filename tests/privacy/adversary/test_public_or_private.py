@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from private_training import data_module, fit, privacy
 from run_folders import work_of
-from table_files import write_table
+from table_files import made_turns, write_lines, write_table
 
 import cli
 from commands.page.quality import reference
@@ -28,7 +28,6 @@ from datamodules.guards.overlap import overlapping
 from datamodules.reading.columns import Columns
 from datamodules.reading.utterances import form_of, plain
 from doppel.errors import UserError
-from doppel.grammar import generate
 from lightning_modules.causal_lm import UtteranceLM
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -36,22 +35,13 @@ ROOT = Path(__file__).resolve().parents[3]
 COLUMNS = {"text": "said", "parse": "tree"}
 
 
-def turns(number: int, seed: int) -> list[dict[str, str]]:
-    return [{"said": turn.utterance, "tree": turn.parse} for turn in generate(number, seed=seed, skew=1.0)]
-
-
-PRIVATE, OTHERS = turns(300, 1), turns(3000, 2)
+PRIVATE, OTHERS = made_turns(300, 1), made_turns(3000, 2)
 TEXTS = [row["said"] for row in PRIVATE]
-
-
-def write(path: Path, rows: list[dict[str, str]]) -> str:
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return str(path)
 
 
 @pytest.fixture
 def private(tmp_path: Path) -> str:
-    return write(tmp_path / "private.jsonl", PRIVATE)
+    return write_lines(tmp_path / "private.jsonl", PRIVATE)
 
 
 def _renamed(rows: list[dict[str, str]]) -> list[dict[str, str]]:
@@ -67,15 +57,15 @@ FORMS: dict[str, Callable[[Path], str]] = {
     "text": lambda folder: write_table(folder, "txt", _renamed(PRIVATE)),
     "packed": lambda folder: write_table(folder, "csv.gz", PRIVATE),
     "parquet": lambda folder: write_table(folder, "parquet", PRIVATE),
-    "other columns": lambda folder: write(folder / "x.jsonl", _renamed(PRIVATE)),
-    "another order": lambda folder: write(folder / "x.jsonl", random.Random(1).sample(PRIVATE, len(PRIVATE))),
-    "a part": lambda folder: write(folder / "x.jsonl", PRIVATE[100:150]),
-    "three lines": lambda folder: write(folder / "x.jsonl", PRIVATE[100:103]),
+    "other columns": lambda folder: write_lines(folder / "x.jsonl", _renamed(PRIVATE)),
+    "another order": lambda folder: write_lines(folder / "x.jsonl", random.Random(1).sample(PRIVATE, len(PRIVATE))),
+    "a part": lambda folder: write_lines(folder / "x.jsonl", PRIVATE[100:150]),
+    "three lines": lambda folder: write_lines(folder / "x.jsonl", PRIVATE[100:103]),
     "upper case": lambda folder: str(_text(folder / "x.txt", "\n".join(text.upper() for text in TEXTS))),
     "punctuation": lambda folder: str(_text(folder / "x.txt", "\n".join(f"— {t.replace(' ', '  ')} …" for t in TEXTS))),
-    "every line twice": lambda folder: write(folder / "x.jsonl", PRIVATE * 2),
-    "half of it with others": lambda folder: write(folder / "x.jsonl", PRIVATE[:150] + OTHERS[:150]),
-    "hidden among ten times as many": lambda folder: write(folder / "x.jsonl", OTHERS + PRIVATE),
+    "every line twice": lambda folder: write_lines(folder / "x.jsonl", PRIVATE * 2),
+    "half of it with others": lambda folder: write_lines(folder / "x.jsonl", PRIVATE[:150] + OTHERS[:150]),
+    "hidden among ten times as many": lambda folder: write_lines(folder / "x.jsonl", OTHERS + PRIVATE),
 }
 
 
@@ -113,7 +103,10 @@ def test_nor_anything_else_that_is_public_in_a_run(private: str, field: str, tmp
     if field == "evolution.examples":
         changes |= {"systems": ["evolution"], "evolution.generator": "grammar"}
     if field == "redact.safe":
-        changes |= {"redact.level": 0.5, "redact.sensitive": write(tmp_path / "sensitive.jsonl", _renamed(OTHERS[:50]))}
+        changes |= {
+            "redact.level": 0.5,
+            "redact.sensitive": write_lines(tmp_path / "sensitive.jsonl", _renamed(OTHERS[:50])),
+        }
     with pytest.raises(UserError, match=f"{field} is .* is to be public"):
         read_sources(work_of(load(shipped("own-data"), changes)))
 
@@ -129,11 +122,11 @@ def test_nor_public_to_norms(private: str, disguised: str, tmp_path: Path, capsy
 
 def test_turns_of_the_same_kind_and_a_few_private_ones_among_them_are_taken(private: str, tmp_path: Path) -> None:
     for rows in (OTHERS[:300], OTHERS + PRIVATE[:20]):  # the second is what the comparison cannot notice
-        public = write(tmp_path / "public.jsonl", rows)
+        public = write_lines(tmp_path / "public.jsonl", rows)
         assert overlapping(public, Columns(**COLUMNS), [(private, Columns(**COLUMNS))]) is None
     embedded = "embedded:train?num=300&seed=1"
     assert overlapping(embedded, None, [(embedded, None)]) is None
-    assert overlapping(write(tmp_path / "x.jsonl", PRIVATE), Columns(**COLUMNS), [("gone.jsonl", None)]) is None
+    assert overlapping(write_lines(tmp_path / "x.jsonl", PRIVATE), Columns(**COLUMNS), [("gone.jsonl", None)]) is None
 
 
 @given(st.text(), st.sampled_from([str.upper, str.lower, str.title, lambda t: f" {t} ?!", lambda t: "\u200b".join(t)]))
@@ -211,7 +204,7 @@ def test_a_verb_on_a_checkpoint_knows_what_it_learnt_from(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["cli.py"])
     folder = stage(tmp_path / "run" / "one_stage", private)
-    copy = write(tmp_path / "copy.jsonl", _renamed(PRIVATE))
+    copy = write_lines(tmp_path / "copy.jsonl", _renamed(PRIVATE))
     name = {"validate": "val"}.get(verb, verb)
     words = [f"--config={ROOT}/configs/utterance_lm.yaml", f"--model.init_args.base_model={tiny_model}"]
     words += ["--data=datamodules.dialogue_data_module.DialogueDataModule", "--data.init_args.is_public=true"]
@@ -226,7 +219,9 @@ def test_what_predict_calls_public_is_compared_too(
     run: Path, tmp_path: Path, tiny_model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["cli.py"])
-    prompts = write(tmp_path / "prompts.jsonl", [{"utterance": r["said"].upper(), "parse": r["tree"]} for r in PRIVATE])
+    prompts = write_lines(
+        tmp_path / "prompts.jsonl", [{"utterance": r["said"].upper(), "parse": r["tree"]} for r in PRIVATE]
+    )
     words = [f"--config={ROOT}/configs/parse2utterance.yaml", f"--config={ROOT}/configs/overlays/sample.yaml"]
     words += [f"--model.init_args.base_model={tiny_model}", f"--run_dir={run / 'two_stage'}", "--trainer.logger=false"]
     words += [
@@ -257,9 +252,9 @@ def test_an_evaluation_of_a_run_does_not_compare_with_its_private_turns(
     kind: list[str], where: str, run: Path, private: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     samples = [{"utterance": row["said"], "label": "x"} for row in OTHERS[:50]]
-    synthetic = write((run if where == "synthetic" else tmp_path) / "synthetic.jsonl", samples)
+    synthetic = write_lines((run if where == "synthetic" else tmp_path) / "synthetic.jsonl", samples)
     out = (tmp_path if where == "synthetic" else run / "evaluation") / "exact.json"
-    reference = private if where == "columns.text" else write(tmp_path / "x.jsonl", _renamed(PRIVATE))
+    reference = private if where == "columns.text" else write_lines(tmp_path / "x.jsonl", _renamed(PRIVATE))
     words = [*kind, "--synthetic", synthetic, "--reference", reference, "--out", str(out)]
     words += ["--columns.text", "said"] if where == "columns.text" else []
     assert cli.main(words) == 2
@@ -270,8 +265,8 @@ def test_an_evaluation_of_a_run_does_not_compare_with_its_private_turns(
 def test_nor_do_those_that_name_it_private_or_score_a_parser(
     run: Path, private: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    outside = write(tmp_path / "synthetic.jsonl", [{"utterance": row["said"]} for row in OTHERS[:50]])
-    copy = write(tmp_path / "copy.jsonl", [{"utterance": r["said"], "parse": r["tree"]} for r in PRIVATE])
+    outside = write_lines(tmp_path / "synthetic.jsonl", [{"utterance": row["said"]} for row in OTHERS[:50]])
+    copy = write_lines(tmp_path / "copy.jsonl", [{"utterance": r["said"], "parse": r["tree"]} for r in PRIVATE])
     words = ["--synthetic", outside, "--no-mauve", "--private", private, "--columns.text", "said"]
     assert cli.main(["evaluate", *words, "--reference", copy]) == 2
     assert f"--reference is {copy}" in capsys.readouterr().err
@@ -286,11 +281,11 @@ def test_the_private_turns_of_a_split_are_no_test(
     way: str, private: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = PRIVATE[:50] if way == "a part" else [{**row, "said": row["said"].upper()} for row in PRIVATE]
-    test = private if way == "itself" else write(tmp_path / "test.jsonl", rows)
+    test = private if way == "itself" else write_lines(tmp_path / "test.jsonl", rows)
     words = ["--train", private, "--test", test, "--columns", json.dumps(COLUMNS), "--out", str(tmp_path / "split")]
     assert cli.main(["step", "partition", *words]) == 2
     assert f"--test is {test}" in capsys.readouterr().err and not (tmp_path / "split").exists()
-    others = write(tmp_path / "others.jsonl", OTHERS[:300])
+    others = write_lines(tmp_path / "others.jsonl", OTHERS[:300])
     words[3] = others
     assert cli.main(["step", "partition", *words]) == 0
 
@@ -299,14 +294,14 @@ def test_the_private_turns_of_a_split_are_no_test(
 def test_a_parser_that_learnt_from_a_private_file_is_not_public(
     way: str, run: Path, private: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    read = private if way == "itself" else write(tmp_path / "x.jsonl", _renamed(PRIVATE))
+    read = private if way == "itself" else write_lines(tmp_path / "x.jsonl", _renamed(PRIVATE))
     parser, start = (_parser(tmp_path / name, paths) for name, paths in (("parser", [read]), ("start", [read])))
     if way == "what it started from":
         _parser(tmp_path / "parser", ["embedded:train?num=20"], str(start))
     changes = own(private, systems=["two_stage"], write_parses=True, public_parser=str(parser))
     with pytest.raises(UserError, match="public_parser"):
         read_sources(work_of(load(shipped("own-data"), changes)))
-    pool = write(run / "pool.jsonl", [{"utterance": r["said"], "parse": r["tree"]} for r in OTHERS[:20]])
+    pool = write_lines(run / "pool.jsonl", [{"utterance": r["said"], "parse": r["tree"]} for r in OTHERS[:20]])
     by_hand = {
         "keep-best": ["--candidates", pool, "--prompts", pool],
         "resample": [str(run / "two_stage"), "--pool", pool, "--num-samples", "3"],
@@ -329,7 +324,7 @@ def _parser(folder: Path, paths: list[str], start: str | None = None) -> Path:
 def test_the_page_draws_nothing_of_a_reference_that_is_private(run: Path, private: str, tmp_path: Path) -> None:
     path = run / "experiment.yaml"
     for rows, is_shown in ((PRIVATE, False), (OTHERS[:300], True)):
-        copy = write(tmp_path / "copy.jsonl", _renamed(rows))
+        copy = write_lines(tmp_path / "copy.jsonl", _renamed(rows))
         path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "reference": copy}))
         shown, why = reference(RunRecord(run))
         assert bool(shown) == is_shown and (private in why) != is_shown

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
 import yaml
 from private_training import data_module, fit, privacy
 from run_folders import work_of
+from table_files import made_turns, write_lines
 
 from commands.run.conditions import check_trees
 from commands.run.experiment import load, shipped
@@ -22,7 +21,6 @@ from datamodules.guards.overlap import overlapping
 from datamodules.reading.columns import Columns
 from datamodules.reading.examples import read_examples
 from doppel.errors import UserError
-from doppel.grammar import generate
 from doppel.grammar.slot_table import SHIPPED, slot_table
 from doppel.lispress.slots import to_slots
 from lightning_modules.causal_lm import UtteranceLM
@@ -30,26 +28,16 @@ from lightning_modules.causal_lm import UtteranceLM
 COLUMNS = Columns(text="said", parse="tree")
 
 
-@cache
-def turns(number: int, seed: int) -> list[dict[str, str]]:
-    return [{"said": turn.utterance, "tree": turn.parse} for turn in generate(number, seed=seed, skew=1.0)]
-
-
-PRIVATE, OTHERS = turns(300, 1), turns(3000, 2)
-
-
-def write(path: Path, rows: list[dict[str, str]]) -> str:
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
-    return str(path)
+PRIVATE, OTHERS = made_turns(300, 1), made_turns(3000, 2)
 
 
 @pytest.fixture
 def private(tmp_path: Path) -> str:
-    return write(tmp_path / "private.jsonl", PRIVATE)
+    return write_lines(tmp_path / "private.jsonl", PRIVATE)
 
 
 #: Requests under 30 letters and digits alone, as people ask a speaker or a calendar.
-SHORT = [row for row in turns(1500, 5) if sum(map(str.isalnum, row["said"])) < 30]
+SHORT = [row for row in made_turns(1500, 5) if sum(map(str.isalnum, row["said"])) < 30]
 KINDS = slot_table(SHIPPED).kinds
 
 
@@ -73,7 +61,7 @@ REWRITTEN: dict[str, Callable[[list[dict[str, str]]], list[dict[str, str]]]] = {
 
 
 #: Requests of which each names somebody.
-NAMED = [row for row in turns(1500, 1) if to_slots(row["tree"], row["said"], KINDS).values]
+NAMED = [row for row in made_turns(1500, 1) if to_slots(row["tree"], row["said"], KINDS).values]
 
 
 def _said(rows: list[dict[str, str]]) -> list[dict[str, str]]:
@@ -86,9 +74,9 @@ def test_private_requests_made_fit_to_be_published_are_no_public_ones(
     way: str, rows: list[dict[str, str]], tmp_path: Path
 ) -> None:
     """In any order; the share of them is told in tens."""
-    private = write(tmp_path / "private.jsonl", rows)
+    private = write_lines(tmp_path / "private.jsonl", rows)
     public = _said(REWRITTEN[way](rows))
-    path = write(tmp_path / "public.jsonl", random.Random(1).sample(public, len(public)))
+    path = write_lines(tmp_path / "public.jsonl", random.Random(1).sample(public, len(public)))
     found = overlapping(path, None, [(private, COLUMNS)])
     assert found is not None and re.fullmatch(r"some (80|90|100) % of that file's requests stand in it", found.told)
 
@@ -97,12 +85,12 @@ def test_private_requests_made_fit_to_be_published_are_no_public_ones(
 def test_requests_of_other_people_are_public_ones_however_they_are_masked(
     rows: list[dict[str, str]], tmp_path: Path
 ) -> None:
-    private, others = write(tmp_path / "private.jsonl", rows), turns(3000, 7)
+    private, others = write_lines(tmp_path / "private.jsonl", rows), made_turns(3000, 7)
     for number, made in enumerate((others, others[:60], _masked(others, "[NAME]"), _masked(others, "***")[:300])):
-        honest = write(tmp_path / f"{number}.jsonl", _said(made))
+        honest = write_lines(tmp_path / f"{number}.jsonl", _said(made))
         assert overlapping(honest, None, [(private, COLUMNS)]) is None
     once = list({row["said"].casefold(): row for row in others}.values())
-    assert overlapping(write(tmp_path / "once.jsonl", _said(once)), None, [(private, COLUMNS)]) is None
+    assert overlapping(write_lines(tmp_path / "once.jsonl", _said(once)), None, [(private, COLUMNS)]) is None
 
 
 def test_published_requests_are_told_from_those_of_the_same_kind(data_folder: Path, tmp_path: Path) -> None:
@@ -112,12 +100,12 @@ def test_published_requests_are_told_from_those_of_the_same_kind(data_folder: Pa
         for part in ("train", "valid")
     )
     short = [{"said": turn.utterance} for turn in train if sum(map(str.isalnum, turn.utterance)) < 30]
-    private = write(tmp_path / "private.jsonl", short)
+    private = write_lines(tmp_path / "private.jsonl", short)
     others = [{"text": turn.utterance} for turn in valid]
-    assert overlapping(write(tmp_path / "valid.jsonl", others), None, [(private, Columns(text="said"))]) is None
+    assert overlapping(write_lines(tmp_path / "valid.jsonl", others), None, [(private, Columns(text="said"))]) is None
     some = _said([row for place, row in enumerate(short) if place % 5])
     told = [
-        overlapping(write(tmp_path / f"{number}.jsonl", rows), None, [(private, Columns(text="said"))])
+        overlapping(write_lines(tmp_path / f"{number}.jsonl", rows), None, [(private, Columns(text="said"))])
         for number, rows in enumerate((some + others, [*others, *reversed(some)]))
     ]
     assert told[0] is not None and told[0] == told[1]
@@ -131,7 +119,7 @@ def test_private_trees_alone_are_no_public_trees(by: str, private: str, tmp_path
     data = {"columns": COLUMNS.as_dict(), "train_path": private}
     (run / "experiment.yaml").write_text(yaml.safe_dump({"name": "own", "data": data}))
     for rows, way in ((PRIVATE, "are"), (PRIVATE[:80] + OTHERS[:120], "hold some"), (OTHERS[:300], "are others")):
-        trees = write(tmp_path / "trees.jsonl", [{by: row["tree"]} for row in rows])
+        trees = write_lines(tmp_path / "trees.jsonl", [{by: row["tree"]} for row in rows])
         if way == "are others":
             assert overlapping(trees, Columns(parse=by), [(private, COLUMNS)]) is None
             assert by == "tree" or check_trees(run, Path(trees), is_public=True) == 300
@@ -157,7 +145,7 @@ def test_weights_that_learnt_from_a_private_file_are_no_public_start(
 ) -> None:
     """Declared public by mistake; a start that was trained privately has its own ledger."""
     rows = [{"text": re.sub(r"\d", "#", row["said"])} for row in (OTHERS[:300] if way == "another" else PRIVATE)]
-    read = private if way == "itself" else write(tmp_path / "x.jsonl", rows)
+    read = private if way == "itself" else write_lines(tmp_path / "x.jsonl", rows)
     start = _stage(tmp_path / "start", read) / "checkpoints" / "last.ckpt"
     changes = {"data.train_path": private, "data.columns": COLUMNS.as_dict(), "systems": ["one_stage"]}
     changes |= {"reference": None, "model.init_weights": str(start)}

@@ -114,6 +114,15 @@ def test_a_ledger_that_is_gone_is_named_and_not_dropped(tmp_path: Path) -> None:
         train(tmp_path / "new", total=20.0)
 
 
+def test_of_many_that_are_gone_some_are_named(tmp_path: Path) -> None:
+    for number in range(15):
+        train(tmp_path / str(number))
+        shutil.rmtree(tmp_path / str(number))
+    told = everything(train(tmp_path / "run"))
+    assert len(told["gone"]) == 15 and told["lost"].count("target epsilon") == 12 and told["lost"].endswith(", 3 more")
+    assert told["short"].endswith(f"are budgets with target ε = {'6, ' * 12}3 more")
+
+
 def test_the_notes_hold_no_count_and_nothing_computed_of_the_data_but_a_keyed_fingerprint(
     tmp_path: Path, site: Path
 ) -> None:
