@@ -118,8 +118,8 @@ class Step:
 
     @property
     def train_file(self) -> InputFile:
-        """What a training learns from."""
-        return next(file for file in self.inputs if file.kind == "train")
+        """What a training learns from; no path where nothing names it, which a run refuses before it starts."""
+        return next((file for file in self.inputs if file.kind == "train"), InputFile("data.train_path", None, "train"))
 
     @property
     def kind(self) -> Kind:

@@ -271,3 +271,11 @@ def test_a_dry_run_opens_no_file_and_builds_no_training(tmp_path: Path, monkeypa
     with pytest.raises(UserError, match="next-token-epochs"):
         start(tmp_path / "run", {"next_token_epochs": -1}, local=False, dry_run=True)
     assert cli.main(["run", str(shipped("quickstart")), str(tmp_path / "run"), "--dry-run", "--no-check"]) == 2
+
+
+@pytest.mark.parametrize("system", ["one_stage", "two_stage", "topics", "evolution"])
+def test_an_experiment_that_names_no_private_file_is_an_error_of_one_line(
+    system: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["run", str(shipped("own-data")), str(tmp_path / "run"), "--check", "--systems", system]) == 2
+    assert "names no data.train_path" in capsys.readouterr().err and not (tmp_path / "run").exists()

@@ -280,7 +280,7 @@ def test_a_run_asks_which_names_are_one_and_takes_the_answer(
         assert cli.main(["run", str(shipped("own-data")), *own, f"data.unit_names={rule}"]) == 0
         assert f"{number} users" in capsys.readouterr().out
     assert cli.main(["run", str(shipped("own-data")), *own, "data.unit_names=one"]) == 2
-    assert "give exact or folded" in capsys.readouterr().err
+    assert "give one of exact, folded" in capsys.readouterr().err
     model = UtteranceLM(base_model=tiny_model)
     with pytest.raises(DataError, match="in another spelling"):
         fit(tmp_path, model, data_module(path, unit="user"), [privacy(tmp_path)])
