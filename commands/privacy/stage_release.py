@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from commands.runs.run_record import RunRecord
+from commands.runs.sections import of_system
 from commands.runs.stage_config import StageConfig
 from datamodules.guards.overlap import refuse_private
 from datamodules.reading.example import Example
@@ -17,7 +19,7 @@ from doppel.errors import UserError
 from doppel.files import run_of
 from doppel.privacy.accounting import GaussianRelease
 from doppel.privacy.ledger import Ledger
-from doppel.privacy.spec import DPPlan
+from doppel.privacy.spec import DPPlan, PrivacyArguments
 from doppel.words import NoisyWords
 
 
@@ -99,7 +101,7 @@ class StageRelease:
             ledger.caveat(privacy.scope, f"the exact {name} was released, which has no privacy guarantee", voids=True)
             return cls(turns, str(rows.unit), num_units, None, None, "")
         spec = privacy.plan_releases(num_units, str(rows.unit), sigma)
-        total = privacy.total_epsilon
+        total = _total(stage_dir, privacy)
         mechanism = declare(ledger, privacy.scope, stage, spec, rows.fingerprint, kind, total_epsilon=total)
         return cls(turns, str(rows.unit), num_units, sigma, ledger, mechanism, privacy.scope, name)
 
@@ -145,6 +147,19 @@ class StageRelease:
     def terms(self) -> dict[str, Any]:
         """Of whom it is, and under which noise."""
         return {"unit": self.unit, "num_units": self.num_units, "noise_multiplier": self.sigma}
+
+
+def _total(stage_dir: Path, privacy: PrivacyArguments) -> float | None:
+    """What all budgets on the same data may cost together: as the run says it by now, for it may change.
+
+    What a finished training has saved stays as it ran. If a release were held to that, a run that another one has
+    overtaken could not go on, whatever total it was given.
+    """
+    experiment = RunRecord(run_of(stage_dir)).experiment
+    if not experiment:
+        return privacy.total_epsilon
+    total = (of_system(experiment, privacy.scope).get("privacy") or {}).get("total_epsilon")
+    return None if total is None else float(total)
 
 
 def declare(

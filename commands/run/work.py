@@ -98,8 +98,8 @@ def _going_on(work: Work, old: Experiment, found: Sequence[Change], more: Sequen
     beside = [step for step in whole if step.name in again and step.name not in ours]  # of systems not named now
     steps = [*(step for step in work.steps if step.is_once), *beside, *(s for s in work.steps if not s.is_once)]
     work = replace(work, steps=steps, repeated=again, changed=changed)
-    if any(step.kind in ("fit", "predict") or step.command == "evolve" for step in work.waiting):
-        return work
+    if any(step.kind in ("fit", "predict") or step.mechanisms for step in work.waiting):
+        return work  # a release beside a training reads the total that the experiment has by then
     kept = [change for change in found if change.key[0] in _OF_TRAININGS]
     for was, now in (change.told for change in kept):
         say(f"── {now} changes nothing that is left to do: {was} stays, as it ran")

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 import cli
+from datamodules.training_rows import TrainingRows
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import plan
 
@@ -88,6 +89,28 @@ def test_labels_are_drawn_alike_where_a_crash_tore_the_line_of_their_histogram(r
     assert ledger.mechanisms["labels/histogram"].done_steps == 1 and not ledger.releases("labels/histogram")
     (caveat,) = ledger.summary()["scopes"]["labels"]["caveats"]
     assert "histogram of labels, was charged, and a crash tore its line" in caveat
+
+
+def test_a_run_that_another_one_has_overtaken_goes_on_under_a_larger_total(
+    run: Path, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its training is paid, and has saved the total that it began with."""
+    trained(run, sigma=5.0)
+    config = yaml.safe_load((run / "labels" / "config.yaml").read_text())
+    config["privacy"]["total_epsilon"] = 9.0
+    (run / "labels" / "config.yaml").write_text(yaml.safe_dump(config))
+    other = Ledger(tmp_path_factory.mktemp("other") / "ledger.jsonl")
+    rows = TrainingRows.from_config(config["data"]["init_args"])
+    spec = plan(1000, 100, 1, 8.0, accountant="rdp")
+    name = other.open(scope="other", stage="fit", spec=spec, planned_steps=10, data_fingerprint=rows.fingerprint)
+    other.spend(name)
+    for told, status in ((None, 2), ({"total_epsilon": 9.0}, 2), ({"total_epsilon": 20}, 0)):
+        if told is not None:
+            (run / "experiment.yaml").write_text(yaml.safe_dump({"name": "mine", "privacy": told}))
+        assert histogram(run) == status
+        error = capsys.readouterr().err
+        assert not status or ("past privacy.total_epsilon = 9" in error and "raise the total" in error)
+    assert Ledger(run / "ledger.jsonl").mechanisms["labels/histogram"].done_steps == 1
 
 
 def test_an_exact_histogram_must_be_asked_for_and_is_written_down_as_not_private(
