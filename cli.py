@@ -25,8 +25,8 @@ COMMANDS = {
     },
     "Privacy": {
         "plan": "doppel.console.plan:plan",
-        "norms": "commands.run.norms:norms",
-        "ledger": "commands.run.ledger:ledger",
+        "norms": "commands.run.preflight.norms:norms",
+        "ledger": "commands.run.execution.ledger:ledger",
         "verify": "commands.privacy.verify:verify",
         "export": "commands.privacy.export:export",
         "audit": "commands.privacy.audit:audit",

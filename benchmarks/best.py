@@ -28,8 +28,8 @@ from benchmarks._harness import command, machine
 from commands.privacy.feature_extractors import embed
 from commands.quality.evaluate import read_synthetic
 from commands.quality.judges import judges_of
-from commands.run.code_copy import version
-from commands.runs.systems import BASE_MODEL
+from commands.run.execution.code_copy import version
+from commands.run_folder.systems import BASE_MODEL
 from datamodules.reading.example import Example
 from datamodules.reading.examples import read_examples
 from doppel.files import write_json_lines

@@ -24,9 +24,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks._harness import Report, table
-from commands.run.experiment import load
-from commands.run.norms import build, micro_batches
-from commands.run.recipes import steps_of
+from commands.run.experiment.experiment import load
+from commands.run.preflight.norms import build, micro_batches
+from commands.run.steps.recipes import steps_of
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.noise import GaussianNoise
 

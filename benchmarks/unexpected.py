@@ -27,7 +27,7 @@ from typing import Any
 
 import cli
 from commands.page.released import Z
-from commands.run.code_copy import version
+from commands.run.execution.code_copy import version
 from datamodules.reading.example import Example, Unit
 from datamodules.reading.examples import read_examples
 from doppel.files import read_json_lines

@@ -22,5 +22,5 @@ export DOPPEL_SRUN=1 # fit and predict run under srun
 
 stage() { # stage KIND MARK PYTHON COMMAND…
     export PYTHONPATH="$code${PYTHONPATH:+:$PYTHONPATH}"
-    exec "$3" -P -m commands.run.execute "$@"
+    exec "$3" -P -m commands.run.execution.execute "$@"
 }

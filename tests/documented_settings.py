@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from commands.run.settings import FACTS
+from commands.run.experiment.settings import FACTS
 from docs.reference import SECTIONS
 
 #: Of a mapping or of a class: another value than what the finished run has.

@@ -15,9 +15,9 @@ import yaml
 import cli
 from commands.privacy import evolve
 from commands.run import launch
-from commands.run.experiment import load
-from commands.run.slurm import load_site
-from commands.runs.manifest_writer import enter
+from commands.run.execution.slurm import load_site
+from commands.run.experiment.experiment import load
+from commands.run_folder.manifest_writer import enter
 from doppel.grammar import generate
 from doppel.privacy.ledger import Ledger
 

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from run_folders import end_step
 
-from commands.runs.steps import File
+from commands.run_folder.steps import File
 
 _VOID = {"meta", "link", "input", "br", "hr", "img"}
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import yaml
 
-from commands.run.changes import changes, run_anew
-from commands.run.recipes import steps_of
-from commands.run.run_plan import Work
-from commands.run.settings import Experiment
-from commands.runs.manifest_writer import declare, enter
-from commands.runs.steps import File, Role, Step
-from commands.runs.systems import system
+from commands.run.experiment.changes import changes, run_anew
+from commands.run.experiment.settings import Experiment
+from commands.run.steps.recipes import steps_of
+from commands.run.steps.run_plan import Work
+from commands.run_folder.manifest_writer import declare, enter
+from commands.run_folder.steps import File, Role, Step
+from commands.run_folder.systems import system
 from doppel.files import sha256_of
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import DPPlan, PrivacyBudget, plan

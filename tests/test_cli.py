@@ -16,8 +16,8 @@ import yaml
 
 import cli
 from commands.lightning import hardware
-from commands.runs.run_folder import last_checkpoint
-from commands.runs.systems import SYSTEMS
+from commands.run_folder.ownership import last_checkpoint
+from commands.run_folder.systems import SYSTEMS
 from doppel.privacy.ledger import Ledger
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -24,10 +24,10 @@ import cli
 from callbacks.differential_privacy import DifferentialPrivacy
 from commands.lightning import train
 from commands.run import launch
-from commands.run.experiment import load as load_experiment
-from commands.run.experiment import shipped
-from commands.run.recipes import steps_of
-from commands.run.settings import SECTIONS, Experiment
+from commands.run.experiment.experiment import load as load_experiment
+from commands.run.experiment.experiment import shipped
+from commands.run.experiment.settings import SECTIONS, Experiment
+from commands.run.steps.recipes import steps_of
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.parser_data_module import ParserDataModule
 from docs import reference

@@ -17,8 +17,8 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import cli
-from commands.run.experiment import load
-from commands.run.sources import check_files
+from commands.run.experiment.experiment import load
+from commands.run.preflight.sources import check_files
 from datamodules.text_format import TextFormat
 from doppel.console.plan import num_parameters_of
 from doppel.errors import DataError, UserError
@@ -243,7 +243,7 @@ def test_pip_is_asked_for_exact_hashes(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.fixture
 def missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of a folder that nobody has made, in a place where none is."""
-    monkeypatch.setattr("commands.run.sources.ROOT", tmp_path)
+    monkeypatch.setattr("commands.run.preflight.sources.ROOT", tmp_path)
     return str(tmp_path / "models" / "smollm2-135m")
 
 

@@ -65,7 +65,17 @@ def test_no_rooms_of_commands_import_each_other() -> None:
             others = {other.split(".")[1] for other in imported(name) if other.startswith("commands.")}
             graph.setdefault(name.split(".")[1], set()).update(others)
     assert circles(graph) == set()
-    assert graph["runs"] == {"runs"}, "what a run folder is depends on no room that reads or writes one"
+    assert graph["run_folder"] == {"run_folder"}, "what a run folder is depends on no room that reads or writes one"
+
+
+def test_an_experiment_is_read_then_made_steps_of_then_checked_then_executed() -> None:
+    rooms = ("experiment", "steps", "preflight", "execution")
+    rank = {f"commands.run.{room}": place for place, room in enumerate(rooms)}
+    for name in modules():
+        own = rank.get(".".join(name.split(".")[:3]))
+        for other in imported(name):
+            if own is not None and other.startswith("commands.run."):
+                assert rank.get(".".join(other.split(".")[:3]), len(rooms)) <= own, (name, other)
 
 
 def test_a_circle_is_found() -> None:

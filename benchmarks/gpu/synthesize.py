@@ -12,13 +12,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from commands.run.execute import run_here
-from commands.run.experiment import load
+from commands.run.execution.execute import run_here
+from commands.run.execution.slurm import load_site
+from commands.run.execution.work import make_folder, write
+from commands.run.experiment.experiment import load
+from commands.run.experiment.values import read_values
 from commands.run.launch import begin
-from commands.run.slurm import load_site
-from commands.run.values import read_values
-from commands.run.work import make_folder, write
-from commands.runs.steps import Step
+from commands.run_folder.steps import Step
 
 #: Commands among the tools that samplings read from.
 _NEEDED = ("public-trees", "resample")

@@ -12,7 +12,7 @@ from typing import Any
 from tqdm import tqdm
 
 from commands.lightning.trained_model import value_chooser
-from commands.runs.private_files import learnt_from
+from commands.run_folder.private_files import learnt_from
 from datamodules.guards.overlap import refuse_private
 from datamodules.guards.redaction import NO_COUNT
 from datamodules.reading.attribute_codes import AttributeCodes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from commands.runs.private_files import of_runs
+from commands.run_folder.private_files import of_runs
 from datamodules.guards.overlap import refuse_private
 from datamodules.reading.columns import Columns, reference_columns
 from datamodules.reading.examples import read_examples

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from commands.runs.yaml_files import ROOT, read_yaml
+from commands.run_folder.yaml_files import ROOT, read_yaml
 from doppel.files import run_of
 
 

@@ -29,9 +29,9 @@ from commands.lightning.kept import CHECKPOINT, listed, refuse_unkept, with_need
 from commands.lightning.own_code import place
 from commands.lightning.parser import PRIVACY, DoppelArgumentParser, listed_privacy, no_prompts
 from commands.lightning.prompts import check_prompts
-from commands.runs.manifest_writer import refuse_lost_ledger
-from commands.runs.private_files import learnt_from, of_runs
-from commands.runs.run_folder import claim, hold, last_checkpoint, ledger_of_run, refuse_to_begin_again, wandb_id
+from commands.run_folder.manifest_writer import refuse_lost_ledger
+from commands.run_folder.ownership import claim, hold, last_checkpoint, ledger_of_run, refuse_to_begin_again, wandb_id
+from commands.run_folder.private_files import learnt_from, of_runs
 from datamodules.data_module import TrainingDataModule, is_disclosable
 from datamodules.guards.overlap import Source
 from doppel.allocator import keep_freed_memory

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from commands.runs.manifest import Manifest
-from commands.runs.steps import RELEASED, Role
+from commands.run_folder.manifest import Manifest
+from commands.run_folder.steps import RELEASED, Role
 from datamodules.data_module import is_disclosable
 from datamodules.guards.overlap import Source, refuse_private
 from datamodules.reading.columns import Columns, reference_columns

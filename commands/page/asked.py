@@ -11,7 +11,7 @@ from functools import cached_property
 from commands.page.names import Names
 from commands.page.released import Release, sampling_interval
 from commands.page.supported import Supported
-from commands.runs.systems import system
+from commands.run_folder.systems import system
 from datamodules.reading.attribute_codes import BETWEEN
 from doppel.lispress import valid_function_types
 from doppel.topics import UNLIKE

@@ -10,7 +10,7 @@ from jsonargparse.typing import NonNegativeInt, PositiveInt
 from commands.page.report import build_report, write_report
 from commands.page.report_text import render
 from commands.page.write import write_page
-from commands.runs.run_record import RunRecord
+from commands.run_folder.run_folder import RunRecord
 from doppel.console.collection import no_collection
 from doppel.errors import UserError
 

@@ -14,9 +14,9 @@ from markupsafe import Markup
 from commands.page.asked import Sample
 from commands.page.names import Names
 from commands.quality.measures import DOWN, INSTEAD, UP, Band, Measure, band, human_value, judged, measure
-from commands.runs.private_files import of_runs
-from commands.runs.run_record import RunRecord
-from commands.runs.systems import system
+from commands.run_folder.private_files import of_runs
+from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.systems import system
 from datamodules.guards.overlap import refuse_private
 from datamodules.reading.columns import ReferenceColumns
 from datamodules.reading.examples import read_examples

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from commands.runs.run_record import RunRecord
-from commands.runs.yaml_files import ROOT
+from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.yaml_files import ROOT
 from datamodules.guards.redaction import Redaction
 
 #: The curves that docs/redaction.md shows.

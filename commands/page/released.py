@@ -15,8 +15,8 @@ from scipy.stats import binomtest
 
 from commands.privacy.coverage import ledger_of
 from commands.privacy.feature_extractors import CLUSTERS
-from commands.runs.manifest import Entry, Manifest
-from commands.runs.run_record import RunRecord
+from commands.run_folder.manifest import Entry, Manifest
+from commands.run_folder.run_folder import RunRecord
 from datamodules.reading.attribute_codes import AttributeCodes
 from doppel.privacy.histogram import CONFIDENCE, Z, largest_noise
 from doppel.resampling import tree_vector

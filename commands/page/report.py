@@ -12,10 +12,10 @@ from typing import Any
 from commands.privacy.coverage import covered_summary
 from commands.privacy.verify import card, write_card
 from commands.quality import run_numbers
-from commands.runs.manifest_writer import enter_report
-from commands.runs.run_record import RunRecord
-from commands.runs.systems import in_order, main_of
-from commands.runs.yaml_files import public_names
+from commands.run_folder.manifest_writer import enter_report
+from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.systems import in_order, main_of
+from commands.run_folder.yaml_files import public_names
 from datamodules.training_rows import TrainingRows
 from doppel.errors import UserError
 from doppel.files import write_json

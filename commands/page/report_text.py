@@ -7,8 +7,8 @@ from typing import Any
 
 from commands.quality.evaluate import CHOSEN_BY_JUDGE
 from commands.quality.measures import INSTEAD, LEAST_FOR_MAUVE, human_value, judged, measure, with_sound_mauve
-from commands.runs.run_record import RunRecord
-from commands.runs.systems import system
+from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.systems import system
 from doppel.console.table import Table
 from doppel.files import read_json_lines
 

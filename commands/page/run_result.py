@@ -49,8 +49,8 @@ def open_run(run_dir: str | Path) -> RunResult:
     """
     import pandas as pd
 
-    from commands.runs.run_record import RunRecord
-    from commands.runs.systems import in_order
+    from commands.run_folder.run_folder import RunRecord
+    from commands.run_folder.systems import in_order
 
     record = RunRecord(Path(run_dir).resolve())
     report, made = record.report(), record.manifest.samples()

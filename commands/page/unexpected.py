@@ -9,7 +9,7 @@ from typing import Any
 
 from commands.page.asked import Sample, examples, word_shares
 from commands.privacy.coverage import gaps, ledger_of
-from commands.runs.run_record import RunRecord
+from commands.run_folder.run_folder import RunRecord
 from doppel.words import TIMES, words_of
 
 #: Two words belong together where so many of the samples that say the rarer one say both.

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from callbacks.wandb_artifacts import artifact, use_artifact
 from commands.page.html import PAGE
-from commands.runs.run_folder import wandb_id
-from commands.runs.run_record import RunRecord
+from commands.run_folder.ownership import wandb_id
+from commands.run_folder.run_folder import RunRecord
 
 _CONFIG = ("experiment", "seed", "epsilon", "commit", "base_model", "num_samples")
 

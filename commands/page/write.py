@@ -26,11 +26,11 @@ from commands.privacy.coverage import ledger_of
 from commands.privacy.verify import card as card_of
 from commands.quality import run_numbers
 from commands.quality.measures import LEAST_FOR_MAUVE, Measure, with_sound_mauve
-from commands.runs.manifest import Entry
-from commands.runs.manifest_writer import enter_report
-from commands.runs.run_record import RunRecord
-from commands.runs.systems import in_order, system
-from commands.runs.yaml_files import public_names
+from commands.run_folder.manifest import Entry
+from commands.run_folder.manifest_writer import enter_report
+from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.systems import in_order, system
+from commands.run_folder.yaml_files import public_names
 from doppel.errors import UserError
 from doppel.files import read_json_lines, write_text
 

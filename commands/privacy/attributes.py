@@ -12,7 +12,7 @@ from jsonargparse.typing import PositiveInt
 
 from commands.privacy.marginals import Marginals, fitted_again, measurements, read_releases, terms_of
 from commands.privacy.stage_release import StageRelease
-from commands.runs.stage_config import StageConfig
+from commands.run_folder.stage_config import StageConfig
 from datamodules.reading.attribute_codes import AttributeCodes, codes_of
 from datamodules.reading.columns import Columns
 from datamodules.reading.example import Example

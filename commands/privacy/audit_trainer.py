@@ -16,7 +16,7 @@ from torch import Tensor
 
 from callbacks.differential_privacy import DifferentialPrivacy
 from commands.privacy.audit_subjects import Subject, subject_of
-from commands.runs.run_record import AUDIT_SETTINGS
+from commands.run_folder.run_folder import AUDIT_SETTINGS
 from datamodules.guards.canaries import Canary, read_canaries, write_canaries
 from doppel.errors import UserError
 from doppel.files import write_json_lines

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from commands.runs.facts import setting
-from commands.runs.yaml_files import PLACE
+from commands.run_folder.facts import setting
+from commands.run_folder.yaml_files import PLACE
 from doppel.errors import UserError
 from doppel.evolution.generators.limits import Limits
 from doppel.evolution.generators.wording import Wording

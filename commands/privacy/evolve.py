@@ -19,7 +19,7 @@ from commands.privacy.histogram import read_labels
 from commands.privacy.rows_card import refuse_unpaid_rows
 from commands.privacy.stage_release import read_private
 from commands.privacy.vote_releases import VoteReleases
-from commands.runs.run_folder import hold, ledger_of_run
+from commands.run_folder.ownership import hold, ledger_of_run
 from datamodules.guards.overlap import refuse_private
 from datamodules.reading.columns import Columns, ReferenceColumns, control_code, reference_columns
 from datamodules.reading.examples import place_examples

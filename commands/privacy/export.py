@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from commands.privacy.coverage import FILE_NAME, taken_as_given
-from commands.runs.manifest import Manifest
-from commands.runs.run_record import RunRecord
-from commands.runs.stage_config import StageConfig
-from commands.runs.yaml_files import public_names
+from commands.run_folder.manifest import Manifest
+from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.stage_config import StageConfig
+from commands.run_folder.yaml_files import public_names
 from doppel.errors import UserError
 from doppel.files import run_of, write_text
 from doppel.privacy.card import CARD

@@ -12,8 +12,8 @@ from typing import Any
 from jsonargparse.typing import PositiveInt
 
 from commands.privacy.stage_release import StageRelease
-from commands.runs.run_folder import hold
-from commands.runs.stage_config import StageConfig
+from commands.run_folder.ownership import hold
+from commands.run_folder.stage_config import StageConfig
 from datamodules.reading.example import Example
 from doppel.errors import DataError, UserError
 from doppel.files import read_list, write_json, write_json_lines

@@ -9,7 +9,7 @@ from jsonargparse.typing import PositiveFloat, PositiveInt
 from commands.privacy.marginals import Marginals, Method, terms_of
 from commands.privacy.rows_card import draw_rows
 from commands.privacy.stage_release import declare
-from commands.runs.run_folder import hold, ledger_of_run
+from commands.run_folder.ownership import hold, ledger_of_run
 from datamodules.reading.attributes import Attributes
 from datamodules.reading.example import Unit
 from datamodules.reading.files import content_digest, expand_path

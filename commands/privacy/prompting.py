@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commands.privacy.histogram import read_labels
-from commands.runs.manifest import Manifest
-from commands.runs.stage_config import StageConfig
-from commands.runs.yaml_files import read_yaml
+from commands.run_folder.manifest import Manifest
+from commands.run_folder.stage_config import StageConfig
+from commands.run_folder.yaml_files import read_yaml
 from datamodules.reading.attribute_codes import codes_of
 from datamodules.reading.columns import Columns
 from datamodules.reading.example import Field

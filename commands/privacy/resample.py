@@ -10,8 +10,8 @@ from jsonargparse.typing import PositiveInt
 
 from commands.privacy.feature_extractors import ClustersOf, FeatureExtractor, ParsedTrees, TopicsOf, Trees
 from commands.privacy.histogram import read_shares, release
-from commands.runs.private_files import learnt_from, of_runs
-from commands.runs.stage_config import StageConfig
+from commands.run_folder.private_files import learnt_from, of_runs
+from commands.run_folder.stage_config import StageConfig
 from datamodules.guards.overlap import refuse_private
 from datamodules.reading.columns import ReferenceColumns
 from datamodules.reading.example import Example

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from commands.runs.run_record import RunRecord
-from commands.runs.sections import of_system
-from commands.runs.stage_config import StageConfig
+from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.sections import of_system
+from commands.run_folder.stage_config import StageConfig
 from datamodules.guards.overlap import refuse_private
 from datamodules.reading.example import Example
 from datamodules.training_rows import TrainingRows, first_units

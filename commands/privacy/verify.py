@@ -20,9 +20,9 @@ from commands.privacy.coverage import (
 )
 from commands.privacy.evolution_settings import generator_of
 from commands.privacy.rows_card import check_rows
-from commands.runs.manifest import REPORTS, Entry
-from commands.runs.run_record import RunRecord
-from commands.runs.steps import RELEASED
+from commands.run_folder.manifest import REPORTS, Entry
+from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.steps import RELEASED
 from doppel.console.collection import no_collection
 from doppel.errors import UserError
 from doppel.files import MANIFEST, sha256_of, write_json, write_text

@@ -9,9 +9,9 @@ from typing import Any
 from jsonargparse.typing import PositiveInt
 
 from commands.privacy.stage_release import StageRelease
-from commands.runs.private_files import of_runs
-from commands.runs.run_folder import hold
-from commands.runs.stage_config import StageConfig
+from commands.run_folder.ownership import hold
+from commands.run_folder.private_files import of_runs
+from commands.run_folder.stage_config import StageConfig
 from datamodules.guards.overlap import refuse_private
 from datamodules.reading.columns import Columns, reference_columns
 from datamodules.reading.examples import read_examples

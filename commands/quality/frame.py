@@ -13,9 +13,9 @@ import pandas as pd
 
 from commands.privacy.coverage import covered_summary
 from commands.quality.measures import human_value, is_baseline
-from commands.runs.run_record import RunRecord
-from commands.runs.systems import in_order as systems_in_order
-from commands.runs.systems import main_of, system
+from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.systems import in_order as systems_in_order
+from commands.run_folder.systems import main_of, system
 from doppel.errors import UserError
 from doppel.files import write_text
 

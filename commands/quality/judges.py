@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from commands.lightning.trained_model import place_of
 from commands.privacy.evolution_settings import generator_of
 from commands.quality.measures import OWN_BASE
-from commands.runs.private_files import run_folders
-from commands.runs.run_record import RunRecord
-from commands.runs.stage_config import StageConfig
-from commands.runs.systems import BASE_MODEL
-from commands.runs.yaml_files import public_names
+from commands.run_folder.private_files import run_folders
+from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.stage_config import StageConfig
+from commands.run_folder.systems import BASE_MODEL
+from commands.run_folder.yaml_files import public_names
 from doppel.made_models import LARGER, how_to_make
 from doppel.privacy.card import origins_of
 

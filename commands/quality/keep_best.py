@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commands.lightning.trained_model import place_of
-from commands.runs.private_files import learnt_from, of_runs
+from commands.run_folder.private_files import learnt_from, of_runs
 from datamodules.guards.overlap import refuse_private
 from datamodules.reading.attribute_codes import AttributeCodes, codes_of
 from datamodules.reading.columns import Columns, labels_of, reference_columns

@@ -16,7 +16,7 @@ from typing import Any
 
 from jsonargparse.typing import PositiveInt
 
-from commands.runs.private_files import of_runs
+from commands.run_folder.private_files import of_runs
 from datamodules.guards.overlap import refuse_private
 from datamodules.reading.columns import Columns, labels_of, reference_columns
 from datamodules.reading.example import Example

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from commands.quality.evaluate import format_value, read_synthetic
-from commands.runs.private_files import of_runs
+from commands.run_folder.private_files import of_runs
 from datamodules.guards.overlap import refuse_private
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import expand_path

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from commands.runs.manifest import Entry, Manifest
-from commands.runs.run_record import RunRecord, read_json
-from commands.runs.stage_config import StageConfig
-from commands.runs.systems import in_order, system
-from commands.runs.yaml_files import public_names
+from commands.run_folder.manifest import Entry, Manifest
+from commands.run_folder.run_folder import RunRecord, read_json
+from commands.run_folder.stage_config import StageConfig
+from commands.run_folder.systems import in_order, system
+from commands.run_folder.yaml_files import public_names
 from doppel.errors import UserError
 
 #: Role of what was drawn or chosen from → fields of an experiment that the choice depends on.

@@ -12,7 +12,7 @@ import pandas as pd
 
 from commands.quality.frame import CONTEXT, HUMAN, SETTINGS, VOID, in_order, pool, read_csv
 from commands.quality.measures import SHOWN, measure
-from commands.runs.systems import system as system_of
+from commands.run_folder.systems import system as system_of
 from doppel.console.table import Table
 
 #: The paper's numbers, in the columns of :mod:`commands.quality.frame`; ``table`` holds the names by which experiments

@@ -46,8 +46,8 @@ def run(
     import os
 
     from commands.run import launch
-    from commands.run.work import make_folder
-    from commands.runs.manifest_writer import enter_rows
+    from commands.run.execution.work import make_folder
+    from commands.run_folder.manifest_writer import enter_rows
     from datamodules.reading.rows import as_json_lines
     from doppel.console.dispatch import QUIET
     from doppel.errors import UserError

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shlex
 
-from commands.run.execute import minutes
-from commands.run.run_plan import Work
-from commands.run.settings import systems_of
-from commands.run.training_plan import trainings_of
-from commands.runs.run_record import RunRecord
+from commands.run.execution.execute import minutes
+from commands.run.experiment.settings import systems_of
+from commands.run.preflight.training_plan import trainings_of
+from commands.run.steps.run_plan import Work
+from commands.run_folder.run_folder import RunRecord
 from doppel.console.say import program, say
 
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from commands.privacy.histogram import read_shares
-from commands.runs.private_files import of_runs
-from commands.runs.systems import System
+from commands.run_folder.private_files import of_runs
+from commands.run_folder.systems import System
 from doppel.errors import DataError, UserError
 from doppel.files import read_json_lines
 from doppel.lispress import is_valid

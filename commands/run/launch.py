@@ -10,19 +10,19 @@ from typing import Annotated, Any
 
 from commands.lightning.own_code import find_here
 from commands.run.closing import tell_result
-from commands.run.execute import run_here
-from commands.run.experiment import load
-from commands.run.forks import answer, can_fork
-from commands.run.grid import name_points, run_grid
-from commands.run.jobs import submit_run
-from commands.run.preflight import preflight
-from commands.run.run_plan import Mode, Work
-from commands.run.settings import Experiment
-from commands.run.slurm import Site, load_site, queued
-from commands.run.values import Point, joined, read_grid, read_values
-from commands.run.work import make_folder, settle, write
-from commands.runs.manifest_writer import refuse_lost_ledger
-from commands.runs.run_folder import has_begun, hold
+from commands.run.execution.execute import run_here
+from commands.run.execution.forks import answer, can_fork
+from commands.run.execution.grid import name_points, run_grid
+from commands.run.execution.jobs import submit_run
+from commands.run.execution.slurm import Site, load_site, queued
+from commands.run.execution.work import make_folder, settle, write
+from commands.run.experiment.experiment import load
+from commands.run.experiment.settings import Experiment
+from commands.run.experiment.values import Point, joined, read_grid, read_values
+from commands.run.preflight.preflight import preflight
+from commands.run.steps.run_plan import Mode, Work
+from commands.run_folder.manifest_writer import refuse_lost_ledger
+from commands.run_folder.ownership import has_begun, hold
 from doppel.console.heard import LOG, written_down
 from doppel.console.say import say
 from doppel.errors import UserError
@@ -108,7 +108,7 @@ def run(
         call = answer if mode == "local" and can_fork(cluster.interpreter) else None
         found = preflight(work, mode, is_here, call)
         if mode == "check":
-            from commands.run.estimate import tell_ready  # and what trains
+            from commands.run.preflight.estimate import tell_ready  # and what trains
 
             tell_ready(work, found)
 

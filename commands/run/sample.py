@@ -12,21 +12,21 @@ from jsonargparse.typing import PositiveInt
 
 from commands.lightning.by_hand import predict_command
 from commands.privacy.histogram import read_labels
-from commands.run.code_copy import version
 from commands.run.conditions import check_trees, oversample_for_topic, oversample_for_words, topic_of
-from commands.run.context import Wanted
-from commands.run.execute import minutes, run_here
-from commands.run.experiment import load, save
-from commands.run.recipes import draw as draw_steps
-from commands.run.settings import Experiment, systems_of
-from commands.runs import systems
-from commands.runs.manifest import Manifest
-from commands.runs.manifest_writer import declare, refuse_old
-from commands.runs.run_folder import hold
-from commands.runs.run_record import RunRecord, read_json
-from commands.runs.steps import Step
-from commands.runs.systems import System
-from commands.runs.yaml_files import dump, read_yaml
+from commands.run.execution.code_copy import version
+from commands.run.execution.execute import minutes, run_here
+from commands.run.experiment.experiment import load, save
+from commands.run.experiment.settings import Experiment, systems_of
+from commands.run.steps.context import Wanted
+from commands.run.steps.recipes import draw as draw_steps
+from commands.run_folder import systems
+from commands.run_folder.manifest import Manifest
+from commands.run_folder.manifest_writer import declare, refuse_old
+from commands.run_folder.ownership import hold
+from commands.run_folder.run_folder import RunRecord, read_json
+from commands.run_folder.steps import Step
+from commands.run_folder.systems import System
+from commands.run_folder.yaml_files import dump, read_yaml
 from datamodules.reading.attribute_codes import check_schema
 from doppel.console.heard import LOG, written_down
 from doppel.console.say import say

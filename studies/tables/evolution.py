@@ -27,8 +27,8 @@ from typing import Any
 import pandas as pd
 
 from commands.quality.frame import COLUMNS, write_csv
-from commands.run.experiment import load, shipped
-from commands.runs.yaml_files import ROOT, public_names
+from commands.run.experiment.experiment import load, shipped
+from commands.run_folder.yaml_files import ROOT, public_names
 from datamodules.reading.attribute_codes import AttributeCodes, check_schema
 from datamodules.reading.columns import Columns
 from datamodules.reading.example import Example

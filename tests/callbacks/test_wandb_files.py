@@ -21,10 +21,10 @@ from callbacks.slurm_job import SlurmJob
 from callbacks.wandb_artifacts import artifact, harmless, never_fatal
 from commands.page.wandb_report import log_report
 from commands.page.write import write_page
-from commands.runs.manifest_writer import lay_out
-from commands.runs.run_folder import wandb_id
-from commands.runs.run_record import RunRecord
-from commands.runs.steps import File, Role
+from commands.run_folder.manifest_writer import lay_out
+from commands.run_folder.ownership import wandb_id
+from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.steps import File, Role
 from datamodules.guards.selection import Selection
 from datamodules.reading.files import content_digest
 from doppel.privacy.fingerprint import keyed_fingerprint

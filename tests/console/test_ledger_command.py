@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from commands.run.ledger import ledger as whole_command
-from commands.run.slurm import SLURM
+from commands.run.execution.ledger import ledger as whole_command
+from commands.run.execution.slurm import SLURM
 from doppel.console.command import call as call_command
 from doppel.console.ledger import ledger as command
 from doppel.errors import UserError
@@ -77,7 +77,7 @@ def test_without_a_folder_it_is_the_ledger_of_the_site(
     run_dir: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Named by the environment, else by slurm/site.yaml, whatever the file is called; else it is said how."""
-    monkeypatch.setattr("commands.run.slurm.SLURM", tmp_path / "slurm")
+    monkeypatch.setattr("commands.run.execution.slurm.SLURM", tmp_path / "slurm")
     shutil.copytree(SLURM / "profiles", tmp_path / "slurm" / "profiles")
     monkeypatch.delenv("DOPPEL_LEDGER", raising=False)
     monkeypatch.chdir(tmp_path.parent)

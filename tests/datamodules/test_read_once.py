@@ -13,11 +13,11 @@ from run_folders import work_of
 from table_files import FORMS, write_table
 
 import cli
-from commands.run.experiment import load
-from commands.run.sources import read_sources
-from commands.runs.manifest import Manifest
-from commands.runs.manifest_writer import declare, enter
-from commands.runs.steps import File, Step
+from commands.run.experiment.experiment import load
+from commands.run.preflight.sources import read_sources
+from commands.run_folder.manifest import Manifest
+from commands.run_folder.manifest_writer import declare, enter
+from commands.run_folder.steps import File, Step
 from datamodules.guards.selection import Selection
 from datamodules.reading.columns import Columns
 from datamodules.reading.examples import read_examples, utterances_of

@@ -71,8 +71,8 @@ def shipped() -> list[str]:
 
 def stages(name: str, changes: Mapping[str, Any], run: Path) -> Iterator[dict[str, Any]]:
     """Each step of an experiment, in order, by the names of its fields."""
-    from commands.run.experiment import load, shipped
-    from commands.run.recipes import steps_of
+    from commands.run.experiment.experiment import load, shipped
+    from commands.run.steps.recipes import steps_of
 
     for step in steps_of(load(shipped(name), changes), run):
         yield {

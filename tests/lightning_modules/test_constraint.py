@@ -25,8 +25,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from commands.run.experiment import load, shipped
-from commands.runs.yaml_files import ROOT
+from commands.run.experiment.experiment import load, shipped
+from commands.run_folder.yaml_files import ROOT
 from datamodules.text_format import Linearisation, TextFormat
 from doppel.decoding.decode import DrawingRule, Request, decode, is_supported
 from doppel.errors import UserError

@@ -15,8 +15,8 @@ from lightning.pytorch import Trainer
 
 import cli
 from commands.lightning.cli import WRITER
-from commands.run.experiment import load, shipped
-from commands.run.recipes import steps_of
+from commands.run.experiment.experiment import load, shipped
+from commands.run.steps.recipes import steps_of
 from datamodules.batches.samplers import BucketedBatches
 from datamodules.parser_data_module import ParserDataModule, collate
 from doppel.errors import UserError

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from readers import reader
 
-from commands.run.experiment import load, shipped
-from commands.run.recipes import steps_of
+from commands.run.experiment.experiment import load, shipped
+from commands.run.steps.recipes import steps_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = "".join((ROOT / "docs" / f"{name}.md").read_text("utf-8") for name in ("privacy", "claims", "sign-off"))

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from commands.run.experiment import load
-from commands.run.recipes import steps_of
-from commands.runs.manifest_writer import lay_out
-from commands.runs.steps import Step
+from commands.run.experiment.experiment import load
+from commands.run.steps.recipes import steps_of
+from commands.run_folder.manifest_writer import lay_out
+from commands.run_folder.steps import Step
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 from tests.slurm.launches import EXPERIMENTS, launch, write_experiment

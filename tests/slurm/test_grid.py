@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from commands.run.experiment import load, shipped
-from commands.run.grid import name_points
-from commands.run.recipes import steps_of
-from commands.run.values import read_grid
+from commands.run.execution.grid import name_points
+from commands.run.experiment.experiment import load, shipped
+from commands.run.experiment.values import read_grid
+from commands.run.steps.recipes import steps_of
 from doppel.errors import UserError
 from tests.slurm.launches import jobs_in, launch
 
@@ -78,7 +78,9 @@ def test_a_grid_goes_on_after_a_failed_run(tmp_path: Path, capsys: pytest.Captur
 def test_a_grid_is_one_array(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("commands.run.preflight.check_files", lambda experiment: None)  # the files are not here
+    monkeypatch.setattr(
+        "commands.run.preflight.preflight.check_files", lambda experiment: None
+    )  # the files are not here
     words = ("--grid", "privacy.max_grad_norm=0.05,0.1,0.5,1.0", "epsilon=3")
     assert launch("smcalflow", tmp_path / "runs", "--dry-run", *words) == 0
     text = capsys.readouterr().out

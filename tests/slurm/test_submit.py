@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from commands.run.execute import run_stage
-from commands.run.experiment import load, shipped
-from commands.run.recipes import steps_of
-from commands.run.sources import Read
-from commands.runs.steps import Step
+from commands.run.execution.execute import run_stage
+from commands.run.experiment.experiment import load, shipped
+from commands.run.preflight.sources import Read
+from commands.run.steps.recipes import steps_of
+from commands.run_folder.steps import Step
 from tests.slurm.launches import EXPERIMENTS, ROOT, jobs_in, launch, write_experiment
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -49,8 +49,10 @@ def steps_of_pipeline(name: str, run: Path) -> list[Step]:
 @pytest.fixture(autouse=True)
 def _place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOPPEL_DATA", "data")
-    monkeypatch.setattr("commands.run.preflight.read_sources", lambda experiment: Read([]))  # the files are not here
-    monkeypatch.setattr("commands.run.preflight.check_files", lambda experiment: None)
+    monkeypatch.setattr(
+        "commands.run.preflight.preflight.read_sources", lambda experiment: Read([])
+    )  # the files are not here
+    monkeypatch.setattr("commands.run.preflight.preflight.check_files", lambda experiment: None)
 
 
 @pytest.fixture
@@ -395,13 +397,13 @@ def test_a_stage_that_fails_leaves_no_mark_and_a_fit_resumes_what_is_there(
     assert run_stage("fit", mark, ["echo", "--run_dir", str(stage), "--seed_everything", "1"]) == 0
     assert capfd.readouterr().out.endswith("--seed_everything 1 --ckpt_path last\n")
     assert int(mark.read_text()) >= 0
-    by_hand = [sys.executable, "-m", "commands.run.execute", "fit", str(mark), "false"]
+    by_hand = [sys.executable, "-m", "commands.run.execution.execute", "fit", str(mark), "false"]
     done = subprocess.run(by_hand, capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert (done.returncode, done.stdout) == (0, "── fit: done already, skipped\n")
 
 
 def test_whoever_ends_a_run_ends_its_stage(tmp_path: Path) -> None:
-    mark, words = tmp_path / "mark", [sys.executable, "-m", "commands.run.execute", "tool"]
+    mark, words = tmp_path / "mark", [sys.executable, "-m", "commands.run.execution.execute", "tool"]
     words += [str(tmp_path / "mark"), "bash", "-c", f"echo $$ > {tmp_path}/pid; exec sleep 60"]
     with subprocess.Popen(words, cwd=ROOT) as runner:
         deadline = time.monotonic() + 30

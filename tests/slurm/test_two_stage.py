@@ -11,11 +11,11 @@ import pytest
 import yaml
 
 from commands.run.closing import tell_result
-from commands.run.experiment import load
+from commands.run.execution.slurm import load_site
+from commands.run.experiment.experiment import load
 from commands.run.launch import begin
-from commands.run.recipes import steps_of
-from commands.run.slurm import load_site
-from commands.runs.manifest_writer import lay_out
+from commands.run.steps.recipes import steps_of
+from commands.run_folder.manifest_writer import lay_out
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 from tests.run_folders import spec

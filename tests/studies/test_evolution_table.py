@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from commands.quality.frame import read_csv
-from commands.run.experiment import load, shipped
+from commands.run.experiment.experiment import load, shipped
 from studies.tables import evolution
 
 

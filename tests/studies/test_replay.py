@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from commands.quality.frame import read_csv
-from commands.run.experiment import load, shipped
+from commands.run.experiment.experiment import load, shipped
 from datamodules.guards.redaction import Redaction
 from datamodules.reading.example import Example
 from doppel.files import read_json_lines, write_json_lines

@@ -17,7 +17,7 @@ from commands.page import charts
 from commands.page.html import TEMPLATES
 from commands.page.names import read_names
 from commands.quality.measures import measure
-from commands.runs.steps import File
+from commands.run_folder.steps import File
 from doppel.grammar import generate
 from doppel.lispress import function_types
 from doppel.privacy.accounting import Mechanism, compute_epsilon

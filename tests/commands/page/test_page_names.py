@@ -13,7 +13,7 @@ import cli
 from commands.page.asked import Sample, ask
 from commands.page.names import Names, read_names, shipped_names
 from commands.page.supported import read_supported
-from commands.run.experiment import EXPERIMENTS, load
+from commands.run.experiment.experiment import EXPERIMENTS, load
 from datamodules.reading.examples import read_examples
 from doppel.errors import UserError
 from doppel.grammar import generate

@@ -12,7 +12,7 @@ from run_folders import make_run, sample
 
 import cli
 from commands.page import redacted
-from commands.runs.yaml_files import dump, read_yaml
+from commands.run_folder.yaml_files import dump, read_yaml
 
 RULES = {
     "level": 0.3,

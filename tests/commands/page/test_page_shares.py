@@ -19,8 +19,8 @@ from commands.page.names import read_names
 from commands.page.released import Release, read_release, sampling_interval
 from commands.page.supported import read_supported
 from commands.page.tree_paths import tree_paths
-from commands.runs.run_record import RunRecord
-from commands.runs.steps import File
+from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.steps import File
 from doppel.errors import UserError
 from doppel.privacy.histogram import NoisyHistogram, add_noise, unit_sums
 from doppel.privacy.ledger import Ledger

@@ -15,8 +15,8 @@ import cli
 from commands.page.report import build_report
 from commands.page.report_text import render
 from commands.page.write import write_page
-from commands.runs.run_record import RunRecord
-from commands.runs.steps import File
+from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.steps import File
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import DPPlan, plan

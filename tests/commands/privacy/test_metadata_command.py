@@ -16,7 +16,7 @@ from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDp
 from dp_accounting.pld import PLDAccountant
 
 import cli
-from commands.runs import run_folder
+from commands.run_folder import run_folder
 from doppel.console.ledger import FILE_NAME
 from doppel.privacy.accounting import Mechanism, compute_epsilon
 from doppel.privacy.gdp import mu_of

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 import cli
 from commands.privacy import feature_extractors
-from commands.run.experiment import load, shipped
-from commands.run.recipes import steps_of
+from commands.run.experiment.experiment import load, shipped
+from commands.run.steps.recipes import steps_of
 from doppel.errors import UserError
 from doppel.privacy import histogram
 from doppel.privacy.ledger import Ledger

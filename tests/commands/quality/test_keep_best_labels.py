@@ -15,12 +15,12 @@ from run_folders import end_step, work_of
 from commands.privacy import feature_extractors
 from commands.quality.keep_best import best, keep_best, probabilities
 from commands.quality.run_numbers import sampling
-from commands.run import sources
-from commands.run.experiment import load
-from commands.run.recipes import steps_of
-from commands.run.sources import check_files, check_sources
-from commands.runs.run_record import RunRecord
-from commands.runs.steps import File
+from commands.run.experiment.experiment import load
+from commands.run.preflight import sources
+from commands.run.preflight.sources import check_files, check_sources
+from commands.run.steps.recipes import steps_of
+from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.steps import File
 from doppel.console.command import call
 from doppel.errors import DataError, UserError
 

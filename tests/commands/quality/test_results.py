@@ -18,7 +18,7 @@ from commands.page.charts import draw_curves
 from commands.quality.frame import COLUMNS, HUMAN, SETTINGS, VOID, counted, pool, read_csv, read_runs, write_csv
 from commands.quality.measures import MEASURES, measure
 from commands.quality.tables import PAPER, beside_paper, lines, sections, table
-from commands.runs.run_record import AUDIT_SETTINGS
+from commands.run_folder.run_folder import AUDIT_SETTINGS
 from doppel.errors import UserError
 
 

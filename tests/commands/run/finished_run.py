@@ -17,10 +17,11 @@ from tiny_model import PAIRS
 
 import cli
 from commands.privacy import feature_extractors
-from commands.run import execute, launch
-from commands.run.experiment import load
-from commands.run.slurm import load_site
-from commands.runs.manifest_writer import enter
+from commands.run import launch
+from commands.run.execution import execute
+from commands.run.execution.slurm import load_site
+from commands.run.experiment.experiment import load
+from commands.run_folder.manifest_writer import enter
 
 LABELS = ("calendar", "weather", "talk")
 #: Settings of p(y). At a larger rate the noise now and then teaches a tiny model never to end a tree; as it is, one

@@ -15,11 +15,12 @@ from run_folders import work_of
 
 import cli
 from commands.privacy import attributes as command
-from commands.run import estimate, launch
-from commands.run.experiment import load, shipped
-from commands.run.recipes import steps_of
-from commands.run.slurm import load_site
-from commands.run.sources import check_sources, read_sources
+from commands.run import launch
+from commands.run.execution.slurm import load_site
+from commands.run.experiment.experiment import load, shipped
+from commands.run.preflight import estimate
+from commands.run.preflight.sources import check_sources, read_sources
+from commands.run.steps.recipes import steps_of
 from doppel.errors import DataError, UserError
 from doppel.privacy.ledger import Ledger
 from doppel.tables.mixture import Mixture
@@ -166,7 +167,7 @@ def test_the_shipped_example_is_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(estimate, "forecast", lambda *_: (60.0, 180.0, 0))
-    monkeypatch.setattr("commands.run.sources.check_model", lambda *_: None)
+    monkeypatch.setattr("commands.run.preflight.sources.check_model", lambda *_: None)
     words = [f"{name}={value}" for name, value in yelp(tmp_path).items()]
     file = str(shipped("yelp-attributes"))
     assert cli.main(["run", file, str(tmp_path / "run"), "--check", "--set", *words, "privacy.accountant=rdp"]) == 0
@@ -191,8 +192,8 @@ def test_the_shipped_example_is_ready(
 def test_what_cannot_be_is_told_before_anything_is_spent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], error: type[Exception], why: str
 ) -> None:
-    monkeypatch.setattr("commands.run.sources.check_model", lambda *_: None)
-    monkeypatch.setattr("commands.run.sources._check_public_parser", lambda *_: None)
+    monkeypatch.setattr("commands.run.preflight.sources.check_model", lambda *_: None)
+    monkeypatch.setattr("commands.run.preflight.sources._check_public_parser", lambda *_: None)
     (tmp_path / "own.yaml").write_text("rating: [1, 2]\n")
     changes = {k: str(tmp_path / "own.yaml") if v == "{own}" else v for k, v in changes.items()}
     with pytest.raises(error, match=why):

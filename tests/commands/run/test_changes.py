@@ -22,14 +22,14 @@ import cli
 from callbacks.sample_metrics import cut_off_warning, none_will_do
 from commands.privacy.evolution_settings import Evolution
 from commands.run import launch
-from commands.run.changes import changes
-from commands.run.experiment import load, save, shipped
-from commands.run.recipes import steps_of
-from commands.run.settings import FACTS, Topics, Words
-from commands.run.slurm import load_site
-from commands.run.values import read_values
-from commands.run.work import Work
-from commands.runs.yaml_files import dump, parse_yaml
+from commands.run.execution.slurm import load_site
+from commands.run.execution.work import Work
+from commands.run.experiment.changes import changes
+from commands.run.experiment.experiment import load, save, shipped
+from commands.run.experiment.settings import FACTS, Topics, Words
+from commands.run.experiment.values import read_values
+from commands.run.steps.recipes import steps_of
+from commands.run_folder.yaml_files import dump, parse_yaml
 from doppel.errors import UserError
 
 NUMBER = 40

@@ -18,17 +18,18 @@ from run_folders import go_on, mark, work_of
 from source_modules import ROOT
 
 import cli
-from commands.run import estimate, launch
+from commands.run import launch
 from commands.run.closing import next_commands
-from commands.run.execute import run_stage
-from commands.run.experiment import load, save, shipped
-from commands.run.recipes import steps_of
-from commands.run.slurm import load_site
-from commands.run.sources import check_files
-from commands.run.training_plan import FEW_STEPS, LARGE_RATE, Readiness, readiness, trainings_of
-from commands.runs import yaml_files
-from commands.runs.run_folder import has_begun
-from commands.runs.systems import BASE_MODEL, system
+from commands.run.execution.execute import run_stage
+from commands.run.execution.slurm import load_site
+from commands.run.experiment.experiment import load, save, shipped
+from commands.run.preflight import estimate
+from commands.run.preflight.sources import check_files
+from commands.run.preflight.training_plan import FEW_STEPS, LARGE_RATE, Readiness, readiness, trainings_of
+from commands.run.steps.recipes import steps_of
+from commands.run_folder import yaml_files
+from commands.run_folder.ownership import has_begun
+from commands.run_folder.systems import BASE_MODEL, system
 from datamodules.training_rows import TrainingRows
 from doppel.errors import UserError
 from doppel.grammar import generate

@@ -13,10 +13,10 @@ from run_folders import go_on, mark
 import cli
 from commands.privacy.evolution_settings import CONTINUATION, SHIPPED, Evolution
 from commands.quality.judges import bases_of
-from commands.run.experiment import load, save, shipped
-from commands.run.recipes import steps_of
-from commands.run.settings import Experiment
-from commands.runs.yaml_files import ROOT
+from commands.run.experiment.experiment import load, save, shipped
+from commands.run.experiment.settings import Experiment
+from commands.run.steps.recipes import steps_of
+from commands.run_folder.yaml_files import ROOT
 from doppel.errors import UserError
 from doppel.evolution.generators.wording import Wording
 from tests.evolving import make_run, spent, write_private, write_rows

@@ -14,10 +14,10 @@ from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
 
 import cli
-from commands.run.experiment import load, shipped
-from commands.run.recipes import steps_of
-from commands.run.training_plan import outlook
-from commands.runs.systems import system
+from commands.run.experiment.experiment import load, shipped
+from commands.run.preflight.training_plan import outlook
+from commands.run.steps.recipes import steps_of
+from commands.run_folder.systems import system
 from doppel.errors import UserError
 from doppel.evolution.evolve import evolve
 from doppel.privacy import ledger as ledger_module

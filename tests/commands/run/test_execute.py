@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from commands.run import execute
-from commands.run.execute import run_here, run_stage
-from commands.runs.steps import Step
+from commands.run.execution import execute
+from commands.run.execution.execute import run_here, run_stage
+from commands.run_folder.steps import Step
 from doppel.errors import UserError
 
 #: A program in place of the interpreter of steps: it notes which one it is, and does what a variable says.

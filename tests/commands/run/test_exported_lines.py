@@ -12,8 +12,8 @@ import pytest
 
 import cli
 from commands.lightning.trained_model import trained_model
-from commands.run.experiment import load
-from commands.runs.stage_config import StageConfig
+from commands.run.experiment.experiment import load
+from commands.run_folder.stage_config import StageConfig
 from datamodules.text_format import TextFormat
 from doppel.errors import UserError
 from lightning_modules.sampling import SamplingArguments, sample_texts

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from commands.run import forks
-from commands.run.execute import run_stage
-from commands.runs.yaml_files import ROOT
+from commands.run.execution import forks
+from commands.run.execution.execute import run_stage
+from commands.run_folder.yaml_files import ROOT
 from doppel.console.heard import heard, written_down
 from doppel.errors import UserError
 
@@ -50,8 +50,8 @@ if __name__ == "__main__":
 _RUN = """
 import sys
 from pathlib import Path
-from commands.run import forks
-from commands.run.execute import run_stage
+from commands.run.execution import forks
+from commands.run.execution.execute import run_stage
 from doppel.console import interrupt
 forks.MODULES = {modules}
 root = Path("{root}")

@@ -17,13 +17,15 @@ from run_folders import work_of
 
 import cli
 from commands.privacy.evolution_settings import Evolution
-from commands.run import forks, launch, preflight
+from commands.run import launch
 from commands.run import run as run_in_python
-from commands.run.experiment import load, shipped
-from commands.run.recipes import steps_of
-from commands.run.settings import FACTS, Adaptation, Attributes, Experiment, Resampling, Topics, Words
-from commands.run.sources import check_model, inputs_of, read_sources
-from commands.runs.systems import BASE_MODEL
+from commands.run.execution import forks
+from commands.run.experiment.experiment import load, shipped
+from commands.run.experiment.settings import FACTS, Adaptation, Attributes, Experiment, Resampling, Topics, Words
+from commands.run.preflight import preflight
+from commands.run.preflight.sources import check_model, inputs_of, read_sources
+from commands.run.steps.recipes import steps_of
+from commands.run_folder.systems import BASE_MODEL
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.guards.redaction import Redaction
 from doppel.errors import UserError

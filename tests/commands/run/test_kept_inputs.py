@@ -9,13 +9,13 @@ from readers import reader
 from run_folders import mark
 
 from commands.run import launch
-from commands.run.experiment import load
-from commands.run.slurm import load_site
-from commands.run.work import Work
-from commands.runs.inputs import INPUTS
-from commands.runs.manifest import Manifest
-from commands.runs.manifest_writer import enter
-from commands.runs.run_record import RunRecord
+from commands.run.execution.slurm import load_site
+from commands.run.execution.work import Work
+from commands.run.experiment.experiment import load
+from commands.run_folder.inputs import INPUTS
+from commands.run_folder.manifest import Manifest
+from commands.run_folder.manifest_writer import enter
+from commands.run_folder.run_folder import RunRecord
 from doppel.errors import UserError
 from tests.slurm.launches import write_experiment
 

@@ -17,9 +17,9 @@ from source_modules import ROOT
 import cli
 from commands import run as python
 from commands.run import launch
-from commands.run.experiment import load, shipped
-from commands.runs.manifest import Manifest
-from commands.runs.private_files import of_runs
+from commands.run.experiment.experiment import load, shipped
+from commands.run_folder.manifest import Manifest
+from commands.run_folder.private_files import of_runs
 from doppel.console.say import say
 from doppel.errors import UserError
 

@@ -19,10 +19,10 @@ from run_folders import work_of
 import cli
 from commands.privacy.stage_release import read_private
 from commands.run import launch
-from commands.run.experiment import load, save
-from commands.run.recipes import steps_of
-from commands.run.slurm import load_site
-from commands.run.sources import check_files, read_sources
+from commands.run.execution.slurm import load_site
+from commands.run.experiment.experiment import load, save
+from commands.run.preflight.sources import check_files, read_sources
+from commands.run.steps.recipes import steps_of
 from datamodules.guards.redaction import Redaction
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from callbacks.sample_metrics import MANY_CUT_OFF, cut_off_warning
-from commands.run.experiment import load, shipped
-from commands.run.recipes import steps_of
-from commands.run.reference import USUAL_LENGTH, foreign, unslotted
+from commands.run.experiment.experiment import load, shipped
+from commands.run.steps.recipes import steps_of
+from commands.run.steps.reference import USUAL_LENGTH, foreign, unslotted
 from datamodules.reading.example import Example
 from doppel.grammar.slot_table import SHIPPED, slot_table
 from lightning_modules.backbone.base_models import load_tokenizer

@@ -10,8 +10,9 @@ from unittest import mock
 from finished_run import stage_here
 
 import cli
-from commands.run import execute, launch
-from commands.run.experiment import load
+from commands.run import launch
+from commands.run.execution import execute
+from commands.run.experiment.experiment import load
 
 
 def test_a_reference_of_a_finished_run_is_evaluated_and_reported_alone(finished: Path, run: Path) -> None:

@@ -9,8 +9,8 @@ import pytest
 
 import cli
 from commands.page.names import read_names
-from commands.run.experiment import load, shipped
-from commands.run.values import read_grid
+from commands.run.experiment.experiment import load, shipped
+from commands.run.experiment.values import read_grid
 from doppel.console.command import call
 from doppel.errors import UserError
 

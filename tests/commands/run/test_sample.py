@@ -18,13 +18,14 @@ from page_content import read_html
 from readers import reader
 
 import cli
-from commands.run import execute, sample
-from commands.run.context import Wanted
-from commands.run.experiment import load
-from commands.run.recipes import draw as more_steps
-from commands.run.recipes import seed_of
-from commands.runs.manifest import Manifest
-from commands.runs.systems import system
+from commands.run import sample
+from commands.run.execution import execute
+from commands.run.experiment.experiment import load
+from commands.run.steps.context import Wanted
+from commands.run.steps.recipes import draw as more_steps
+from commands.run.steps.recipes import seed_of
+from commands.run_folder.manifest import Manifest
+from commands.run_folder.systems import system
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import plan
 from doppel.topics import Codebook

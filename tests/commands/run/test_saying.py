@@ -9,10 +9,10 @@ import pytest
 
 import cli
 from commands.run.conditions import oversample_for_words
-from commands.run.context import Wanted
-from commands.run.experiment import load, shipped
-from commands.run.recipes import draw
-from commands.runs.systems import system
+from commands.run.experiment.experiment import load, shipped
+from commands.run.steps.context import Wanted
+from commands.run.steps.recipes import draw
+from commands.run_folder.systems import system
 from doppel.errors import UserError
 
 TEXTS = ["a rental car", "rental of two cars", "a car, please", "the car rental", "songs"]

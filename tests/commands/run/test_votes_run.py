@@ -17,9 +17,9 @@ from tiny_model import PAIRS
 import cli
 from commands.page.released import read_release
 from commands.run import launch
-from commands.run.experiment import load
-from commands.run.slurm import load_site
-from commands.runs.run_record import RunRecord
+from commands.run.execution.slurm import load_site
+from commands.run.experiment.experiment import load
+from commands.run_folder.run_folder import RunRecord
 from doppel.privacy.ledger import Ledger
 
 pytestmark = pytest.mark.slow  # two systems are trained

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 import cli
 from callbacks.differential_privacy import PrivateTrainingError
 from callbacks.export import ExportPretrained
-from commands.run.experiment import shipped
+from commands.run.experiment.experiment import shipped
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 from lightning_modules.backbone.lora import LoraArguments

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from commands.run import code_copy
+from commands.run.execution import code_copy
 from doppel.errors import DataError
 from doppel.files import whole_file
 

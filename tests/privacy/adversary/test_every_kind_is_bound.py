@@ -16,8 +16,8 @@ from run_folders import end_step, evaluate, sample, spec
 
 import cli
 from commands.quality.frame import read_runs
-from commands.runs.manifest import Manifest
-from commands.runs.steps import File
+from commands.run_folder.manifest import Manifest
+from commands.run_folder.steps import File
 from doppel.privacy.histogram import NoisyHistogram
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments

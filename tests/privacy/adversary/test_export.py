@@ -16,7 +16,7 @@ from test_checkpoint_binding import exchange_weights
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import cli
-from commands.runs.steps import File
+from commands.run_folder.steps import File
 from datamodules.training_rows import TrainingRows
 from doppel.privacy.ledger import Ledger, join
 from doppel.privacy.spec import plan

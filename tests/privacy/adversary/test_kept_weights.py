@@ -13,8 +13,8 @@ from lightning.pytorch.callbacks import Callback
 
 import cli
 from commands.lightning.cli import DoppelCLI
-from commands.run.experiment import load, shipped
-from commands.run.recipes import steps_of
+from commands.run.experiment.experiment import load, shipped
+from commands.run.steps.recipes import steps_of
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 

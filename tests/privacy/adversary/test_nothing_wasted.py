@@ -23,7 +23,7 @@ from signals import SignalAt
 import cli
 from callbacks import preemption
 from callbacks.preemption import INTERRUPTED, Preempted, Preemption
-from commands.runs import run_folder
+from commands.run_folder import run_folder
 from doppel.errors import UserError
 from doppel.files import sha256_of
 from doppel.privacy.ledger import Ledger

@@ -13,8 +13,8 @@ import pytest
 from run_folders import end_step, make_run, sample
 
 import cli
-from commands.runs.manifest import Manifest
-from commands.runs.steps import File
+from commands.run_folder.manifest import Manifest
+from commands.run_folder.steps import File
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 ROOT = Path(__file__).resolve().parents[3]

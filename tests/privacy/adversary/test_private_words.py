@@ -13,8 +13,8 @@ import cli
 from commands.page.asked import Sample
 from commands.page.unexpected import read_unexpected
 from commands.privacy import words as words_command
-from commands.runs.run_record import RunRecord
-from commands.runs.steps import File
+from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.steps import File
 from doppel.privacy import histogram
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import DPPlan, PrivacyArguments

@@ -9,9 +9,9 @@ import pytest
 
 import cli
 from commands.data.public_trees import public_trees
-from commands.run.experiment import load, save, shipped
-from commands.run.recipes import steps_of
-from commands.runs.yaml_files import dump
+from commands.run.experiment.experiment import load, save, shipped
+from commands.run.steps.recipes import steps_of
+from commands.run_folder.yaml_files import dump
 from datamodules.text_format import TextFormat
 from doppel.errors import UserError
 from doppel.grammar import generate

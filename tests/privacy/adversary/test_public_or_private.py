@@ -21,9 +21,9 @@ from table_files import made_turns, write_lines, write_table
 
 import cli
 from commands.page.quality import reference
-from commands.run.experiment import load, shipped
-from commands.run.sources import read_sources
-from commands.runs.run_record import RunRecord
+from commands.run.experiment.experiment import load, shipped
+from commands.run.preflight.sources import read_sources
+from commands.run_folder.run_folder import RunRecord
 from datamodules.guards.overlap import overlapping
 from datamodules.reading.columns import Columns
 from datamodules.reading.utterances import form_of, plain

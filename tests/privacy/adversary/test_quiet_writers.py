@@ -19,7 +19,7 @@ from wandb_records import pieces
 import cli
 from callbacks.progress_lines import ProgressLines
 from commands.lightning.cli import DoppelCLI
-from commands.runs.steps import File
+from commands.run_folder.steps import File
 from datamodules.batches.encoded import encode_examples
 from datamodules.reading.examples import read_examples
 from datamodules.text_format import TextFormat

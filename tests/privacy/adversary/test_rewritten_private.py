@@ -14,9 +14,9 @@ from run_folders import work_of
 from table_files import made_turns, write_lines
 
 from commands.run.conditions import check_trees
-from commands.run.experiment import load, shipped
-from commands.run.sources import read_sources
-from commands.runs.private_files import learnt_from
+from commands.run.experiment.experiment import load, shipped
+from commands.run.preflight.sources import read_sources
+from commands.run_folder.private_files import learnt_from
 from datamodules.guards.overlap import overlapping
 from datamodules.reading.columns import Columns
 from datamodules.reading.examples import read_examples

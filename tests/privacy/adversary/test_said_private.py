@@ -12,8 +12,8 @@ from private_training import data_module, fit, privacy
 
 import cli
 from callbacks.differential_privacy import DifferentialPrivacy
-from commands.run.experiment import load, shipped
-from commands.run.recipes import steps_of
+from commands.run.experiment.experiment import load, shipped
+from commands.run.steps.recipes import steps_of
 from doppel.errors import UserError
 from doppel.privacy.accounting import compute_epsilon
 from doppel.privacy.ledger import Ledger

@@ -11,7 +11,7 @@ import pytest
 
 import cli
 from commands.privacy.coverage import covered_summary
-from commands.runs.run_record import RunRecord
+from commands.run_folder.run_folder import RunRecord
 from doppel.console.ledger import find, tables
 from doppel.files import sha256_of
 from doppel.privacy.accounting import Mechanism, compute_epsilon
@@ -164,7 +164,7 @@ def test_no_message_advises_to_forget_what_was_spent(shipped: str) -> None:
 def test_the_command_line_takes_the_site_s_ledger_and_keeps_to_it(
     tmp_path: Path, shared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from commands.runs.run_folder import ledger_of_run
+    from commands.run_folder.ownership import ledger_of_run
 
     monkeypatch.setenv("DOPPEL_LEDGER", str(shared))
     run = tmp_path / "run"

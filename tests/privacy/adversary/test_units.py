@@ -16,8 +16,8 @@ from run_folders import go_on, mark
 
 import cli
 from callbacks.differential_privacy import PrivateTrainingError
-from commands.run import estimate
-from commands.run.experiment import load, shipped
+from commands.run.experiment.experiment import load, shipped
+from commands.run.preflight import estimate
 from datamodules.guards.selection import Selection
 from datamodules.reading.columns import Columns
 from datamodules.reading.example import Example

@@ -20,9 +20,9 @@ from commands.page.report import build_report
 from commands.page.report_text import render
 from commands.quality.frame import VOID, pool, read_runs
 from commands.quality.tables import table
-from commands.run.ledger import ledger as ledger_command
-from commands.runs.run_record import RunRecord
-from commands.runs.steps import File
+from commands.run.execution.ledger import ledger as ledger_command
+from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.steps import File
 from doppel.privacy.histogram import NoisyHistogram
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments

@@ -1,0 +1,263 @@
+"""Steps that run: all of a run folder here, one after the other, or one in its job.
+
+By hand, or in a job: ``python -m commands.run.execution.execute KIND MARK COMMAND…``; the code is on ``PYTHONPATH``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+from commands.run.execution.forks import Forked, can_fork
+from commands.run_folder.manifest_writer import enter
+from commands.run_folder.ownership import last_checkpoint
+from commands.run_folder.steps import Step
+from commands.run_folder.yaml_files import PLACE, ROOT
+from doppel.console.heard import heard
+from doppel.console.ledger import FILE_NAME
+from doppel.console.parent import VARIABLE
+from doppel.console.say import say
+from doppel.errors import UserError
+from doppel.files import run_of
+from doppel.privacy.ledger import Ledger
+
+#: Rough seconds of the kinds, from which the time left is guessed.
+_WEIGHTS = {"fit": 4.0, "predict": 3.0, "metrics": 3.0, "tool": 0.5}
+_WHAT = {"fit": "training", "predict": "sampling", "metrics": "comparing", "tool": "a moment"}
+#: Seconds between the lines of a step that has no bar of its own.
+_PULSE = 60.0
+#: What takes less memory, and what asks a cluster for more.
+_LESS = {"fit": "data.max_tokens_per_micro_batch", "predict": "sampling.max_rows"}
+_MEMORY = {"fit": "fit_mem", "predict": "predict_mem", "metrics": "tool_mem", "tool": "tool_mem"}
+_WHAT_OF = {"resample": "counting and drawing", "attributes": "counting and drawing", "evolve": "writing and voting"}
+
+
+def run_here(run: Path, steps: Sequence[Step], python: str = sys.executable, is_verbose: bool = False) -> int:
+    """Run each step that has no mark in ``RUN/.done``, and say how long it took and what is left.
+
+    Returns:
+        Exit status: 0, or that of the first step that did not end well.
+    """
+    marks = {step.name: run / ".done" / step.name if step.is_once else None for step in steps}
+    waiting = [step for step in steps if (mark := marks[step.name]) is None or not mark.is_file()]
+    total, spent, begin, is_measured = sum(map(_weight, waiting)), 0.0, time.time(), False
+    is_worth_it = can_fork(python) and any(step.kind != "tool" for step in waiting)  # whose imports the gate did
+    for number, step in enumerate(steps, 1):
+        head = f"── {step.name} ({number} of {len(steps)})"
+        if step not in waiting:
+            say(f"{head}: done already, skipped")
+            continue
+        left = f", {minutes((time.time() - begin) / spent * (total - spent))} left" if is_measured else ""
+        say(f"{head}: {_WHAT_OF.get(step.command, _WHAT[step.kind])}{left}")
+        started = time.time()
+        # metrics and the report are told by the last lines of the run
+        is_told = is_verbose or step.command == "evolve" or (step.kind != "metrics" and step.name != "report")
+        command = [python, str(ROOT / "cli.py"), *step.words(run)]
+        bar = nullcontext() if step.kind in ("fit", "predict") else telling_the_time(step.name)
+        with heard(not is_told) as outputs, bar:
+            status = run_stage(step.kind, marks[step.name], command, PLACE, is_worth_it, outputs)
+        if status:
+            known = {75: "was preempted", 130: "was interrupted", 137: "was killed", 143: "was stopped"}
+            why = known.get(status, f"failed with status {status}")
+            say(f"error: {step.name} {why}, see above; the same command resumes there", is_error=True)
+            return status
+        spent += _weight(step)
+        is_measured = is_measured or step.kind != "tool"  # which says nothing of how long a training takes
+        say(f"   {step.name}: {minutes(time.time() - started)}")
+    return 0
+
+
+def run_stage(
+    kind: str,
+    mark: Path | None,
+    command: Sequence[str],
+    cwd: Path | None = None,
+    is_forked: bool = False,
+    outputs: tuple[int, int] = (1, 2),
+) -> int:
+    """Run a command unless its mark says that it is done; write down there how many seconds it took.
+
+    What the stage has left is entered into the run's manifest before that
+    (:func:`~commands.run_folder.manifest_writer.enter`), by this process alone, however many tasks the command had.
+
+    A fit goes on from the last checkpoint of its ``--run_dir``, if there is one: decided now, so that a requeued job
+    resumes. In a job, fit and predict run under srun, a task for each device.
+
+    Args:
+        kind: Of the step.
+        mark: RUN/.done/NAME; None runs the command every time.
+        command: Its words.
+        cwd: Where it runs.
+        is_forked: Whether it is forked with its imports done, in place of a new interpreter of ``cli.py``.
+        outputs: Descriptors of its output and its errors.
+
+    Returns:
+        Exit status; a command that fails leaves no mark, and 75 says that it was preempted. 143 where SIGTERM came,
+        also of a command that ended well all the same: nothing is to follow it.
+    """
+    if mark is not None and mark.exists():
+        return 0
+    words, launch = list(command), []
+    failures = None
+    if kind == "fit":
+        failures = _Failures(words)
+        failures.refuse_third()
+        stage = Path(words[words.index("--run_dir") + 1])
+        if last_checkpoint(stage) is not None:
+            say(f"   resuming from {stage.name}/checkpoints/last.ckpt")
+            words += ["--ckpt_path", "last"]
+    if os.environ.get("DOPPEL_SRUN") and kind in ("fit", "predict"):
+        nodes = os.environ["SLURM_JOB_NUM_NODES"] if kind == "fit" else "1"
+        tasks = os.environ.get("SLURM_NTASKS_PER_NODE", "1")
+        launch = ["srun", "--kill-on-bad-exit=1", f"--nodes={nodes}", f"--ntasks={int(nodes) * int(tasks)}"]
+        launch += [f"--ntasks-per-node={tasks}", f"--cpus-per-task={os.environ.get('SLURM_CPUS_PER_TASK', '1')}"]
+        # Until the program listens, SIGUSR1 must not end it: the job would fail, and nothing would requeue it.
+        launch += ["bash", "-c", 'trap "" USR1; exec "$@"', "task"]
+        words += ["--trainer.num_nodes", nodes, "--trainer.devices", tasks]
+    sys.stdout.flush()
+    start = time.time()
+    before = signal.getsignal(signal.SIGTERM)
+    process: Forked | subprocess.Popen[bytes] | None = None
+    is_ended = False
+
+    def end(*_: object) -> None:
+        nonlocal is_ended
+        is_ended = True
+        if process is not None and process.pid is not None:
+            process.terminate()
+
+    try:
+        if is_forked:
+            process = Forked(words[1:], cwd, outputs)
+            process.start()  # while it imports, a signal ends this process, whose death ends the others
+            _on_sigterm(end)
+        else:
+            environment = {**os.environ, "DOPPEL_RUN": "1"}
+            if "SLURM_JOB_ID" not in os.environ:  # a job ends all that it started, and some of it saves first
+                environment[VARIABLE] = str(os.getpid())
+            _on_sigterm(end)  # before: in a job nothing else ends what was just started
+            out, err = outputs
+            process = subprocess.Popen([*launch, *words], cwd=cwd, stdout=out, stderr=err, env=environment)
+        if is_ended:
+            process.terminate()
+        status = process.wait()
+    except KeyboardInterrupt:  # the command got it too, and saves
+        while process is not None and process.pid is not None and process.poll() is None:
+            with suppress(KeyboardInterrupt):
+                process.wait()
+        return 130
+    finally:
+        _on_sigterm(before)
+    status = status if status >= 0 else 128 - status
+    if failures is not None and not is_ended and status not in (0, 75, 130, 143):
+        failures.note()
+    if status == 137 and not is_ended:
+        less = f", or give a smaller {_LESS[kind]}" if kind in _LESS else ""
+        more = "free some" if "SLURM_JOB_ID" not in os.environ else f"ask for more (--slurm {_MEMORY[kind]}=64G)"
+        say(f"error: killed, as a system does where memory runs out: {more}{less}", is_error=True)
+    if status == 0 and mark is not None:
+        enter(mark.parent.parent, mark.name)
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        partial = mark.with_name(f"{mark.name}.partial")
+        partial.write_text(f"{int(time.time() - start)}\n", encoding="utf-8")
+        partial.replace(mark)
+    return 143 if is_ended and status == 0 else status
+
+
+def _is_first_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _on_sigterm(handler: Any) -> None:
+    """Set what SIGTERM does, where Python allows it: in the first thread."""
+    if _is_first_thread():
+        signal.signal(signal.SIGTERM, handler)
+
+
+@contextmanager
+def telling_the_time(name: str) -> Iterator[None]:
+    """Say every minute that a step goes on: a bar would tell how many private texts it has read, the time does not."""
+    ended, begin = threading.Event(), time.time()
+
+    def tell() -> None:
+        while not ended.wait(_PULSE):
+            say(f"   {name}: {minutes(time.time() - begin)} so far")
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+def minutes(seconds: float) -> str:
+    """Format a duration for people."""
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+def _weight(step: Step) -> float:
+    epochs = step.config.get("trainer", {}).get("max_epochs", 1) if step.kind == "fit" else 1
+    return _WEIGHTS[step.kind] * float(epochs)
+
+
+class _Failures:
+    """Starts of a training that paid and failed, or were killed: two alike would be paid for a third time.
+
+    Args:
+        words: Of the command; its configuration, and the checkpoint that it goes on from, tell starts apart.
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        run_dir = Path(words[words.index("--run_dir") + 1])
+        self._file, self._ledger = run_dir / ".failed", Ledger(run_of(run_dir) / FILE_NAME).path
+        last = run_dir / "checkpoints" / "last.ckpt"
+        config = Path(words[words.index("--config") + 1]).read_bytes() if "--config" in words else b""
+        content = config + (str(last.stat().st_mtime_ns) if last.exists() else "").encode()
+        self._line = f"{hashlib.sha256(content).hexdigest()}\n"
+        self._paid = self._size()
+
+    def _size(self) -> int:
+        return self._ledger.stat().st_size if self._ledger.is_file() else 0
+
+    def refuse_third(self) -> None:
+        """Refuse to start where two starts like this one have failed."""
+        if self._file.is_file() and self._file.read_text(encoding="utf-8") == self._line * 2:
+            raise UserError(
+                f"{self._file.parent.name} has failed twice at the same place, and each start spends a step: nothing "
+                f"was started. Mend what the last message said; then delete {self._file}, and give the command again"
+            )
+
+    def note(self) -> None:
+        """Count this one, if it has paid."""
+        if self._size() > self._paid:
+            told = self._file.read_text(encoding="utf-8") if self._file.is_file() else ""
+            self._file.write_text(self._line * (2 if told == self._line else 1), encoding="utf-8")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run a stage as the command line says."""
+    kind, mark, *command = argv
+    name = Path(mark).name
+    if mark != "-":
+        done = Path(mark).exists()
+        sys.stdout.write(f"── {name}: done already, skipped\n" if done else f"── {name}\n")
+    try:
+        return run_stage(kind, None if mark == "-" else Path(mark), command)
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

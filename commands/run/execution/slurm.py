@@ -1,0 +1,206 @@
+"""A cluster: what it is like, what its jobs ask for, and which of them wait there."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from commands.run_folder.facts import facts_of
+from commands.run_folder.steps import Kind
+from commands.run_folder.yaml_files import ROOT, build, merge, read_yaml
+from doppel.console.say import say
+from doppel.errors import UserError
+
+SLURM = ROOT / "slurm"
+#: Times as ``sbatch --time`` takes them.
+TIMES = "minutes (90), MM:SS (90:00), HH:MM:SS (1:30:00), D-HH (1-12), D-HH:MM (1-12:00) or D-HH:MM:SS (1-12:00:00)"
+_PART = "(?::[0-5]?[0-9])"
+_TIME = re.compile(rf"[0-9]+{_PART}{{0,2}}|[0-9]+-(?:[01]?[0-9]|2[0-3]){_PART}{{0,2}}")
+_MEMORY = re.compile("([0-9]+)([KMGT]?)")
+
+
+@dataclass(frozen=True)
+class Site:
+    """A cluster and its kind of node: ``slurm/site.yaml`` on top of ``slurm/profiles/PROFILE.yaml``.
+
+    Args:
+        profile: Kind of node, a file of ``slurm/profiles``.
+        nodes: Nodes per training.
+        gpus_per_node: GPUs per node; 0 requests none.
+        tasks_per_node: Processes of a training per node; null: one per GPU.
+        cpus_per_task: Cores per process.
+        tool_cpus: Cores of a step without a model.
+        partition: Partition of the jobs.
+        tool_partition: Partition of steps without a GPU, if different.
+        account: Account that jobs are charged to.
+        qos: Quality of service.
+        fit_time: Time limit of a training, which saves and is requeued two minutes before: a time as ``sbatch --time``
+            takes it (:data:`TIMES`); null: the partition's.
+        predict_time: Time limit of a sampling, likewise.
+        tool_time: Time limit of other steps, which start anew if cut off.
+        fit_mem: Memory per process of a training, such as ``16G``; summed for a node's ``--mem``; 0: all of a node;
+            null: the cluster's default.
+        predict_mem: Memory per process of a sampling.
+        tool_mem: Memory of other steps.
+        sbatch_args: Further sbatch options of every job; they win.
+        node_sbatch_args: Further sbatch options of jobs that use all GPUs of a node.
+        overlays: Configuration files applied on top to every training of a language model.
+        python: Python of the jobs, visible on the nodes; null: the one that submits.
+        modules: Argument of ``module load`` in every job.
+        scratch: Fast local disk; temporary files go to SCRATCH/doppel-JOBID.
+        environment: Variables of every job, such as NCCL_SOCKET_IFNAME or HF_HOME.
+        throttle: Concurrent tasks of a job array.
+    """
+
+    profile: str = "generic"
+    nodes: int = 1
+    gpus_per_node: int = 0
+    tasks_per_node: int | None = None
+    cpus_per_task: int = 1
+    tool_cpus: int = 1
+    partition: str | None = None
+    tool_partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    fit_time: str | None = "12:00:00"
+    predict_time: str | None = "4:00:00"
+    tool_time: str | None = "2:00:00"
+    fit_mem: str | None = "16G"
+    predict_mem: str | None = "16G"
+    tool_mem: str | None = "16G"
+    sbatch_args: list[str] = field(default_factory=list)
+    node_sbatch_args: list[str] = field(default_factory=list)
+    overlays: list[str] = field(default_factory=list)
+    python: str | None = None
+    modules: str | None = None
+    scratch: str | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    throttle: int = 4
+
+    def __post_init__(self) -> None:
+        for name in ("fit_time", "predict_time", "tool_time"):
+            value = getattr(self, name)
+            if value is not None and not _TIME.fullmatch(value):
+                raise UserError(f"{name} is {value!r}: give {TIMES}")
+        for name in ("fit_mem", "predict_mem", "tool_mem"):
+            value = getattr(self, name)
+            if value is not None and not _MEMORY.fullmatch(value):
+                raise UserError(f"{name} is {value!r}: give a whole number with K, M, G or T, such as 16G")
+
+    @property
+    def interpreter(self) -> str:
+        """The Python of the steps."""
+        return self.python or sys.executable
+
+    def exported(self, code: Path) -> dict[str, str]:
+        """Return variables that jobs need, by where their code lies; sbatch takes them from where it is called.
+
+        Its option ``--export`` would take them apart at commas, which names of folders have.
+        """
+        variables = {"DOPPEL_CODE": str(code), "DOPPEL_MODULES": self.modules, "DOPPEL_SCRATCH": self.scratch}
+        named = {name: value for name, value in variables.items() if value}
+        return named | {name: str(value) for name, value in self.environment.items()}
+
+    def sbatch(self, kind: Kind, root: Path) -> list[str]:
+        """Return the ``sbatch`` command with the resources of a kind of job, by where it runs."""
+        partition, more, gpus = self.partition, list(self.sbatch_args), self.gpus_per_node
+        tasks, cpus = self.tasks_per_node or max(gpus, 1), self.cpus_per_task
+        time, memory = (self.predict_time, self.predict_mem) if kind == "predict" else (self.fit_time, self.fit_mem)
+        if kind in ("fit", "predict"):
+            more = self.node_sbatch_args + more
+        else:
+            tasks, cpus, time, memory = 1, self.tool_cpus, self.tool_time, self.tool_mem
+            gpus = 1 if kind == "metrics" and gpus > 0 else 0
+            if gpus == 0:
+                partition = self.tool_partition or partition
+        options = {
+            "chdir": root,
+            "export": "ALL",
+            "nodes": self.nodes if kind == "fit" else 1,
+            "ntasks-per-node": tasks,
+            "cpus-per-task": cpus,
+            "gres": f"gpu:{gpus}" if gpus else None,
+            "partition": partition,
+            "account": self.account,
+            "qos": self.qos,
+            "time": time,
+            "mem": None if any(word.startswith("--mem") for word in more) else _times(memory, tasks),
+        }
+        return ["sbatch", "--parsable", *(f"--{k}={v}" for k, v in options.items() if v is not None), *more]
+
+
+_TEXTS = {field.name for field in fields(Site) if "str |" in str(field.type) or field.type == "str"}
+
+
+def _times(memory: str | None, tasks: int) -> str | None:
+    """The memory of several processes."""
+    match = _MEMORY.fullmatch(memory or "")
+    return match and f"{int(match[1]) * tasks}{match[2]}"
+
+
+def load_site(path: Path | None = None, changes: Mapping[str, Any] | None = None) -> Site:
+    """Read what this cluster is like: its file or ``slurm/site.yaml``, if there is one, with changes on top.
+
+    Raises:
+        UserError: There is no such file or profile, or one holds what a site has not.
+    """
+    file = path or SLURM / "site.yaml"
+    layers = {
+        "--slurm": dict(changes or {}),
+        str(file): read_yaml(file, facts_of(Site)) if path or file.is_file() else {},
+    }
+    name = merge(*reversed(layers.values())).get("profile", "generic")
+    profile = SLURM / "profiles" / f"{name}.yaml"
+    if not profile.is_file():
+        known = ", ".join(sorted(path.stem for path in profile.parent.glob("*.yaml")))
+        raise UserError(f"there is no profile {profile.stem} in {profile.parent}: give one of {known}")
+    layers[str(profile)] = read_yaml(profile)
+    for where, layer in layers.items():
+        for key in _TEXTS & layer.keys():
+            if type(layer[key]) in (int, float):  # an account 4711, or 90 minutes
+                layer[key] = str(layer[key])
+        try:
+            Site(**build(Site, layer, where))
+        except UserError as error:
+            raise error if error.about else UserError(str(error), about=where) from None
+    return Site(**build(Site, merge(*reversed(layers.values())), file))
+
+
+def queued(run: Path, name: str) -> str | None:
+    """Return the id of a job of an earlier submission that is still in the queue."""
+    path = run / "slurm" / f"{name}.job"
+    if not path.is_file() or shutil.which("squeue") is None:
+        return None
+    job = path.read_text(encoding="utf-8").strip()
+    command = ["squeue", "--noheader", "--format=%i", f"--jobs={job}"]
+    answer = subprocess.run(command, capture_output=True, text=True)
+    said = (answer.stdout + answer.stderr).strip()
+    if answer.returncode and "Invalid job id" not in said:
+        raise UserError(f"squeue does not say whether job {job} is in the queue: {said}")
+    return job if answer.returncode == 0 and said else None
+
+
+def submit(name: str, words: Sequence[str], run: Path, site: Site) -> str:
+    """Submit a job and write its id down; the id.
+
+    Raises:
+        UserError: sbatch refused it.
+    """
+    environment = {**os.environ, **site.exported(run / "code")}
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, env=environment)
+    if done.returncode:
+        raise UserError(
+            f"sbatch refused {name}; give the command again once this is mended: what is in the queue stays there. "
+            "Where no cluster answers, --local runs it on this machine"
+        )
+    job = done.stdout.strip().split(";")[0]
+    (run / "slurm" / f"{name}.job").write_text(f"{job}\n", encoding="utf-8")
+    say(f"── {name}: job {job}")
+    return job

