@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from doppel.models.adapters import LoraArguments, add_adapters
 from doppel.privacy.clipping.head import HeadLoss
-from lightning_modules.backbone.lora import LoraArguments, add_adapters
 
 Step = Callable[[], None]
 

@@ -33,8 +33,8 @@ from datamodules.reading.examples import read_examples
 from datamodules.text_format import TextFormat
 from doppel.decoding.decode import DrawingRule, Request, decode
 from doppel.half_weights import HalfWeights
-from lightning_modules.backbone.base_models import load_model, load_tokenizer
-from lightning_modules.backbone.lora import LoraArguments, add_adapters
+from doppel.models.adapters import LoraArguments, add_adapters
+from doppel.models.load import load_model, load_tokenizer
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "gpt2": {"n_embd": 768, "n_layer": 12, "n_head": 12},

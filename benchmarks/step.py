@@ -41,8 +41,8 @@ def train(args: argparse.Namespace) -> None:
 
     from callbacks.differential_privacy import DifferentialPrivacy
     from datamodules.dialogue_data_module import DialogueDataModule
+    from doppel.models.adapters import LoraArguments
     from doppel.privacy.spec import PrivacyArguments
-    from lightning_modules.backbone.lora import LoraArguments
     from lightning_modules.causal_lm import UtteranceLM
 
     try:

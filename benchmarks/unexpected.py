@@ -32,7 +32,7 @@ from datamodules.reading.example import Example, Unit
 from datamodules.reading.examples import read_examples
 from doppel.files import read_json_lines
 from doppel.lispress import valid_function_types
-from doppel.models import TextFeaturizer, minilm
+from doppel.models.encoders import TextFeaturizer, minilm
 from doppel.privacy.histogram import NoisyHistogram, largest_noise, unit_sums
 from doppel.topics import UNLIKE, Codebook, make_codebook
 

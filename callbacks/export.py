@@ -10,9 +10,9 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from doppel.errors import UserError
+from doppel.models.adapters import merged_weights
 from doppel.privacy.card import not_private_card, write_card
 from doppel.privacy.checkpoint import KEY
-from lightning_modules.backbone.lora import merged_weights
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 
 

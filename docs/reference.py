@@ -19,8 +19,8 @@ from datamodules.guards.redaction import Redaction
 from datamodules.reading.columns import Columns
 from doppel.evolution.generators.limits import Limits
 from doppel.evolution.generators.wording import Wording
+from doppel.models.adapters import LoraArguments
 from doppel.privacy.spec import PrivacyArguments
-from lightning_modules.backbone.lora import LoraArguments
 from lightning_modules.causal_lm import CausalLM
 from lightning_modules.sampling import SamplingArguments
 

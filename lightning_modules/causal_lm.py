@@ -21,23 +21,16 @@ from datamodules.reading.files import expand_path
 from datamodules.text_format import MAX_LENGTH, Linearisation, TextFormat
 from doppel.errors import UserError
 from doppel.grammar.slot_table import SHIPPED
+from doppel.models.activations import attention_for, checkpoint_activations
+from doppel.models.adapters import LoraArguments, check_same_adapters
+from doppel.models.heads import checked_divisor, head_loss
+from doppel.models.load import check_ids, load_model, load_tokenizer, longest_example
+from doppel.models.memory import bytes_of_a_step, shortage
 from doppel.privacy.card import origins_of
-from lightning_modules.backbone.base_models import (
-    attention_for,
-    check_ids,
-    checked_divisor,
-    checkpoint_activations,
-    head_loss,
-    load_model,
-    load_tokenizer,
-    longest_example,
-)
-from lightning_modules.backbone.lora import LoraArguments, check_same_adapters
-from lightning_modules.backbone.memory import bytes_of_a_step, shortage
-from lightning_modules.backbone.warm_start import WarmStart, adapt
 from lightning_modules.sampling import Sample, SamplingArguments, draw_samples
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 from lightning_modules.training.token_loss import MeanTokenLoss, num_labels_of
+from lightning_modules.training.warm_start import WarmStart, adapt
 from lightning_modules.tree_constraint import tree_constraint
 
 #: Tokens of the rows that the check of rows mixes, and of the longest one beside which it compares gradients.

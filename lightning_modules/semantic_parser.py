@@ -20,10 +20,10 @@ from datamodules.batches.batch import ExampleBatch, ParserBatch, PromptBatch
 from datamodules.reading.files import expand_path
 from doppel.errors import UserError
 from doppel.metrics.parser_metrics import parser_metric_collection
+from doppel.models.activations import attention_for
 from doppel.parsing.actions import split_source
 from doppel.parsing.vocabulary import ActionVocabulary
 from doppel.privacy.checkpoint import read_checkpoint
-from lightning_modules.backbone.base_models import attention_for
 from lightning_modules.parsing.action_decoder import DecoderArguments
 from lightning_modules.parsing.greedy import greedy_parse
 from lightning_modules.parsing.parser_network import ParserLosses, ParserNetwork

@@ -22,10 +22,10 @@ from commands.run.preflight.sources import check_files
 from datamodules.text_format import TextFormat
 from doppel.console.plan import num_parameters_of
 from doppel.errors import DataError, UserError
-from doppel.made_models import MADE_BY, how_to_make
-from doppel.models import TextFeaturizer
+from doppel.models.encoders import TextFeaturizer
+from doppel.models.load import load_model, load_tokenizer
+from doppel.models.made import MADE_BY, how_to_make
 from doppel.privacy.card import origins_of
-from lightning_modules.backbone.base_models import load_model, load_tokenizer
 from lightning_modules.sampling import SamplingArguments, sample_texts
 from models.smollm2 import make as made
 from tests.made_base import HEADS, KV_HEADS, LAYERS, POSITIONS, WIDTH, write_gguf

@@ -25,9 +25,9 @@ def trained_model(file: Path, config: StageConfig) -> CausalLM:
     Raises:
         UserError: The checkpoint cannot be read, or is no language model's.
     """
-    from lightning_modules.backbone.lora import LoraArguments
-    from lightning_modules.backbone.warm_start import WarmStart
+    from doppel.models.adapters import LoraArguments
     from lightning_modules.causal_lm import UtteranceLM
+    from lightning_modules.training.warm_start import WarmStart
 
     init = config.model
     if "base_model" not in init:
@@ -59,7 +59,7 @@ def value_chooser(by: str) -> ValueChooser:
     """
     from transformers import AutoModelForCausalLM
 
-    from doppel.models import ModelError, load
+    from doppel.models.judges import ModelError, load
     from doppel.tables.asked import ValueChooser
 
     try:

@@ -18,7 +18,7 @@ from doppel.resampling import pool_bins, tree_vector
 from doppel.topics import Codebook, Floats, make_codebook
 
 if TYPE_CHECKING:
-    from doppel.models import TextFeaturizer
+    from doppel.models.encoders import TextFeaturizer
 
 #: What votes are for; nobody reads them on a page.
 CLUSTERS = "clusters of samples"
@@ -32,7 +32,7 @@ class FeatureExtractor(ABC):
     Formal guarantees:
         What is read of a private text is a function of this text and of public things (or of samples of a private
         model), to the last bit: in a batch, rounding could let one unit change what is read of another. So a parser
-        reads private texts one by one, and an encoder as :meth:`doppel.models.TextFeaturizer.read` does where
+        reads private texts one by one, and an encoder as :meth:`doppel.models.encoders.TextFeaturizer.read` does where
         ``independent``. No progress bar counts them.
 
     Attributes:
@@ -193,6 +193,7 @@ def embed(texts: Sequence[str], encoder: str, independent: bool = False) -> Floa
 
 @lru_cache(maxsize=2)
 def _encoder(name: str) -> TextFeaturizer:
-    from doppel.models import TextFeaturizer, minilm  # imported here: a page reads names of this module without torch
+    # imported here: a page reads names of this module without torch
+    from doppel.models.encoders import TextFeaturizer, minilm
 
     return TextFeaturizer(minilm() if name == "minilm" else name, pooling="mean", max_length=_MAX_LENGTH)

@@ -40,7 +40,7 @@ class VoteReleases:
         drawn. Exact votes stay in memory; noisy sums leave it in the ledger's line that pays for them, so a process
         killed at any moment has paid and released, or neither. A paid round is read again, never drawn twice; one whose
         line a crash tore is spent, and lost to the population. No text changes a bit of another's embedding
-        (:meth:`doppel.models.TextFeaturizer.read`), nor of its vote.
+        (:meth:`doppel.models.encoders.TextFeaturizer.read`), nor of its vote.
 
     Args:
         turns: The private texts, see :func:`~commands.privacy.stage_release.read_private`.

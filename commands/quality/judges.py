@@ -16,7 +16,7 @@ from commands.run_folder.run_folder import RunRecord
 from commands.run_folder.stage_config import StageConfig
 from commands.run_folder.systems import BASE_MODEL
 from commands.run_folder.yaml_files import public_names
-from doppel.made_models import LARGER, how_to_make
+from doppel.models.made import LARGER, how_to_make
 from doppel.privacy.card import origins_of
 
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ def judges_of(samples: Path, featurizer: str | None = None, base_model: str | No
     """
     from doppel.metrics.fluency import LanguageModel
     from doppel.metrics.mauve import judge_name
-    from doppel.models import ModelError, TextFeaturizer, minilm
+    from doppel.models.encoders import TextFeaturizer, minilm
+    from doppel.models.judges import ModelError
 
     found = Judges()
     bases = [base_model] if base_model is not None else bases_of(samples)

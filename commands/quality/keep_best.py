@@ -24,7 +24,7 @@ from datamodules.reading.files import content_digest, expand_path
 from doppel.console.command import check_options
 from doppel.errors import DataError
 from doppel.files import read_json_lines, write_json, write_json_lines
-from doppel.made_models import LARGER
+from doppel.models.made import LARGER
 from doppel.tables.made import OF_TREE
 from doppel.tables.schema import plain
 

@@ -214,10 +214,10 @@ def encoded(encoder: str, texts: Sequence[str]) -> Floats:
     Raises:
         UserError: The encoder cannot be loaded.
     """
-    from doppel.models import TextFeaturizer
+    from doppel.models.encoders import TextFeaturizer
 
     if encoder == "minilm":
-        from doppel.models import minilm
+        from doppel.models.encoders import minilm
 
         encoder = minilm()
     vectors = TextFeaturizer(expand_path(encoder), pooling="mean")(texts)

@@ -113,7 +113,7 @@ def perturb(
 
 def _vectors(encoder: str) -> WordVectors:
     from commands.lightning.trained_model import place_of
-    from doppel.models import minilm
+    from doppel.models.encoders import minilm
     from doppel.redaction.word_vectors import input_vectors
 
     return input_vectors(minilm() if encoder == "minilm" else str(place_of(encoder)))

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from doppel.errors import UserError
-from doppel.made_models import how_to_make
+from doppel.models.made import how_to_make
 from doppel.privacy.accounting import (
     MAX_GRID_STEPS,
     Accountant,

@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from doppel.models import by_length, first_token, load, longest_text, padded, token_ids
+from doppel.models.judges import first_token, load
+from doppel.models.texts import by_length, longest_text, padded, token_ids
 
 
 class LanguageModel:

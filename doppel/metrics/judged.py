@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from doppel.metrics.mauve import INSTALL, Featurizer, has_mauve, mauve
 from doppel.metrics.plain_number import plain_number
-from doppel.models import TextFeaturizer
+from doppel.models.encoders import TextFeaturizer
 
 Value = float | int | str | list[str] | None
 Part = tuple[dict[str, Value], list[str]]

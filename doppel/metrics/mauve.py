@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from doppel.models import TextFeaturizer
+from doppel.models.encoders import TextFeaturizer
 
 #: Different texts of both sides below which MAUVE means nothing.
 _FEWEST = 3

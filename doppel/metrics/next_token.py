@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from doppel.models import load, logits, longest_text, padded, token_ids
+from doppel.models.judges import load, logits
+from doppel.models.texts import longest_text, padded, token_ids
 
 #: As MAPLE trains its encoder (BERT-small as a decoder), but for the number of epochs.
 _RATE, _WEIGHT_DECAY, _BATCH, _MAX_LENGTH = 3e-4, 0.01, 32, 512

@@ -11,7 +11,8 @@ import torch
 from tqdm import tqdm
 
 from doppel.errors import UserError
-from doppel.models import ModelError, continuation_log_likelihoods, first_token, load, logits, padded, token_ids
+from doppel.models.judges import ModelError, continuation_log_likelihoods, first_token, load, logits
+from doppel.models.texts import padded, token_ids
 from doppel.redaction.mask import Redacted, key_of
 
 _GUESSES, _TOKENS_OF_A_WORD, _AROUND = 10, 4, 64

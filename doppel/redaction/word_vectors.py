@@ -102,7 +102,7 @@ def input_vectors(folder: str) -> WordVectors:
     """
     from transformers import AutoModel
 
-    from doppel.models import load
+    from doppel.models.judges import load
 
     model, tokenizer = load(folder, AutoModel)
     table = model.get_input_embeddings().weight.detach().double().cpu().numpy()

@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from doppel.models import continuation_log_likelihoods, first_token, token_ids
+from doppel.models.judges import continuation_log_likelihoods, first_token
+from doppel.models.texts import token_ids
 
 #: Where the text stands in a prompt.
 TEXT = "{text}"

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 
 from doppel.errors import UserError
-from doppel.models import minilm
-from lightning_modules.backbone.base_models import BaseModelError, load_model, load_tokenizer
+from doppel.models.encoders import minilm
+from doppel.models.load import BaseModelError, load_model, load_tokenizer
 from lightning_modules.parsing.attention import sinusoids
 from lightning_modules.parsing.source_encoder import EncoderArguments, SourceBatch, SourceEncoder
 

@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from commands.quality.frame import COLUMNS, read_csv, write_csv
 from commands.redaction.divergence import encoded
 from datamodules.reading.examples import read_examples
-from doppel.models import minilm
+from doppel.models.encoders import minilm
 from doppel.redaction.attack import classify
 from doppel.redaction.comparison import Comparison
 from doppel.redaction.divergence import Pair

@@ -17,8 +17,8 @@ from datamodules.guards.overlap import refuse_private
 from datamodules.reading.columns import Columns
 from datamodules.text_format import TextFormat
 from doppel.errors import UserError
+from doppel.models.heads import checked_divisor
 from doppel.privacy.clipping.head import HeadLoss
-from lightning_modules.backbone.base_models import checked_divisor
 from lightning_modules.linear_lstm import LinearLSTM
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 from lightning_modules.training.step_policy import PlainStep

@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from callbacks.export import ExportPretrained
 from doppel.errors import DataError
 from doppel.grammar import generate
-from lightning_modules.backbone.lora import LoraArguments
+from doppel.models.adapters import LoraArguments
 from lightning_modules.causal_lm import CausalLM
 from models.base.text_mixture import TextMixtureDataModule
 

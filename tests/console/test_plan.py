@@ -97,7 +97,7 @@ def test_help_defines_noise_to_signal(capsys):
 def test_adapters_are_counted(capsys):
     from transformers import AutoModelForCausalLM
 
-    from lightning_modules.backbone.lora import LoraArguments, add_adapters
+    from doppel.models.adapters import LoraArguments, add_adapters
 
     model = AutoModelForCausalLM.from_pretrained("models/base")
     add_adapters(model, LoraArguments(rank=4))

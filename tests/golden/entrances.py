@@ -131,14 +131,14 @@ def batches(
 
 def last_states(model: str, texts: Sequence[str]) -> Tensor:
     """The last layer's state of each text's last token."""
-    from doppel.models import TextFeaturizer
+    from doppel.models.encoders import TextFeaturizer
 
     return TextFeaturizer(model)(texts)
 
 
 def mean_states(model: str, texts: Sequence[str]) -> Tensor:
     """The mean over each text's tokens, of length 1."""
-    from doppel.models import TextFeaturizer
+    from doppel.models.encoders import TextFeaturizer
 
     return TextFeaturizer(model, pooling="mean")(texts)
 
@@ -152,7 +152,7 @@ def judge_states(model: str, texts: Sequence[str]) -> Tensor:
 
 def minilm() -> str:
     """Folder of MiniLM."""
-    from doppel.models import minilm
+    from doppel.models.encoders import minilm
 
     return minilm()
 
@@ -182,7 +182,7 @@ def value_scores(model: str, text: str, values: Sequence[str]) -> list[float]:
     """log p(value | text)."""
     from transformers import AutoModelForCausalLM
 
-    from doppel.models import load
+    from doppel.models.judges import load
     from doppel.tables.asked import ValueChooser
 
     chooser = ValueChooser(*load(model, AutoModelForCausalLM))

@@ -18,7 +18,7 @@ from lightning.pytorch.loggers import CSVLogger
 from private_training import data_module
 
 from doppel.errors import UserError
-from lightning_modules.backbone.lora import LoraArguments
+from doppel.models.adapters import LoraArguments
 from lightning_modules.causal_lm import CausalLM, ParseTreeLM, UtteranceLM
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -14,11 +14,11 @@ import torch
 from mauve import compute_mauve
 from transformers import AutoModel, AutoTokenizer
 
-from doppel import models
 from doppel.metrics import Corpus, compare
 from doppel.metrics.judged import mauve_metrics
 from doppel.metrics.mauve import mauve
-from doppel.models import ModelError, TextFeaturizer
+from doppel.models.encoders import TextFeaturizer, minilm
+from doppel.models.judges import ModelError
 
 HUMAN = [f"set a meeting with {name} at {hour} pm" for name in ("ann", "bob", "eve") for hour in range(1, 11)]
 OTHER = [f"{n * 7919} !! {n * 104729} ??" for n in range(30)]
@@ -138,7 +138,7 @@ def test_independent_features_are_the_same_bits_whichever_other_texts_there_are(
     chance = random.Random(3)
     words = " ".join(HUMAN).split()
     texts = [" ".join(chance.choices(words, k=chance.randint(1, 9))) for _ in range(60)]
-    featurizer = TextFeaturizer(models.minilm() if name == "minilm" else name, pooling=pooling)
+    featurizer = TextFeaturizer(minilm() if name == "minilm" else name, pooling=pooling)
     together = featurizer.read(texts, independent=True)
     assert featurizer._shown and all(featurizer._shown.values()), "on this machine, texts would go one by one"
     for _ in range(3):

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from doppel.metrics.next_token import _batches, _rows, next_token_accuracy
-from doppel.models import load, logits
+from doppel.models.judges import load, logits
 
 TEXTS = ["cancel my next meeting", "book a table for two"] * 40
 

@@ -39,7 +39,7 @@ from doppel.errors import UserError
 from doppel.grammar.slot_table import SHIPPED, slot_table
 from doppel.lispress.api_table import read_api_names
 from doppel.lispress.tree_names import TREES, read_tree_names
-from doppel.made_models import LARGER, how_to_make
+from doppel.models.made import LARGER, how_to_make
 from doppel.privacy.card import origins_of
 from doppel.words import read_vocabulary
 

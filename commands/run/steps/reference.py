@@ -142,7 +142,7 @@ def over_long(base: str, max_length: int | None = MAX_LENGTH, task_prefix: bool 
         from transformers import AutoConfig
 
         from datamodules.text_format import TextFormat
-        from lightning_modules.backbone.base_models import load_tokenizer
+        from doppel.models.load import load_tokenizer
 
         positions = getattr(AutoConfig.from_pretrained(base), "max_position_embeddings", None)
         bound = min(max_length or 1 << 30, positions or 1 << 30)
@@ -173,7 +173,7 @@ def _num_tokens(texts: Sequence[str], base: str) -> list[int]:
 
         tokenizer = Tokenizer.from_file(str(file))
         return [len(tokenizer.encode(f" {text}", add_special_tokens=False).ids) for text in texts]
-    from lightning_modules.backbone.base_models import load_tokenizer
+    from doppel.models.load import load_tokenizer
 
     loaded = load_tokenizer(base)
     return [len(loaded(f" {text}", add_special_tokens=False)["input_ids"]) for text in texts]

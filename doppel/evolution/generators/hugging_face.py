@@ -15,7 +15,7 @@ from doppel.decoding.generate import generate
 from doppel.errors import UserError
 from doppel.evolution.generators.answers import Answers
 from doppel.evolution.generators.wording import Question
-from doppel.models import ModelError, first_token, load
+from doppel.models.judges import ModelError, first_token, load
 
 #: Times ``batch_size`` texts are written before any of them is kept.
 _KEPT_TOGETHER = 8

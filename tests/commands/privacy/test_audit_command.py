@@ -24,9 +24,9 @@ from datamodules.training_rows import first_units
 from doppel.grammar.slot_table import SHIPPED, slot_table
 from doppel.lispress import is_valid
 from doppel.lispress.slots import to_slots
+from doppel.models.load import load_tokenizer
 from doppel.privacy.audit import AuditResult
 from doppel.privacy.noise import GaussianNoise
-from lightning_modules.backbone.base_models import load_tokenizer
 from lightning_modules.causal_lm import UtteranceLM
 
 ROOT = Path(__file__).resolve().parents[3]

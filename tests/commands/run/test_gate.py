@@ -29,8 +29,8 @@ from commands.run_folder.systems import BASE_MODEL
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.guards.redaction import Redaction
 from doppel.errors import UserError
+from doppel.models.adapters import LoraArguments
 from doppel.privacy.spec import PrivacyArguments
-from lightning_modules.backbone.lora import LoraArguments
 from lightning_modules.causal_lm import CausalLM
 from lightning_modules.sampling import SamplingArguments
 

@@ -15,7 +15,7 @@ from commands.run.steps.recipes import steps_of
 from commands.run.steps.reference import USUAL_LENGTH, foreign, unslotted
 from datamodules.reading.example import Example
 from doppel.grammar.slot_table import SHIPPED, slot_table
-from lightning_modules.backbone.base_models import load_tokenizer
+from doppel.models.load import load_tokenizer
 
 
 def limit(tmp_path: Path, system: str = "one_stage", **changes: Any) -> int:

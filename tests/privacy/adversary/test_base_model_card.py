@@ -15,8 +15,8 @@ from callbacks.differential_privacy import PrivateTrainingError
 from callbacks.export import ExportPretrained
 from commands.run.experiment.experiment import shipped
 from doppel.errors import UserError
+from doppel.models.adapters import LoraArguments
 from doppel.privacy.ledger import Ledger
-from lightning_modules.backbone.lora import LoraArguments
 from lightning_modules.causal_lm import UtteranceLM
 
 pytestmark = pytest.mark.filterwarnings("ignore")

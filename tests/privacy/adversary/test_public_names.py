@@ -15,7 +15,7 @@ from commands.run_folder.yaml_files import dump
 from datamodules.text_format import TextFormat
 from doppel.errors import UserError
 from doppel.grammar import generate
-from lightning_modules.backbone.base_models import load_tokenizer
+from doppel.models.load import load_tokenizer
 from lightning_modules.tree_constraint import tree_constraint
 
 SECRET = "(Yield (Quetzalcoatl (Today)))"

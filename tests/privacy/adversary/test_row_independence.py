@@ -21,9 +21,9 @@ from callbacks.row_independence import check_row_independence
 from datamodules.batches.batch import IGNORE_INDEX, MicroBatch
 from datamodules.unit_data_module import UnitBatch
 from doppel.errors import UserError
+from doppel.models.adapters import LoraArguments
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.ledger import Ledger
-from lightning_modules.backbone.lora import LoraArguments
 from lightning_modules.causal_lm import UtteranceLM
 
 

@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 from datamodules.text_format import TextFormat
 from doppel.errors import UserError
 from doppel.files import sha256_of
+from doppel.models.adapters import LoraArguments, add_adapters, check_same_adapters
 from doppel.privacy.checkpoint import privacy_state, read_checkpoint
-from lightning_modules.backbone.lora import LoraArguments, add_adapters, check_same_adapters
 
 log = logging.getLogger(__name__)
 

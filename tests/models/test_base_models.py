@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, T5Config
 
 from doppel.errors import UserError
-from lightning_modules.backbone.base_models import load_model
+from doppel.models.load import load_model
 from lightning_modules.causal_lm import UtteranceLM
 
 

@@ -27,9 +27,9 @@ from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.prompt_data_module import PromptDataModule
 from doppel import half_weights
 from doppel.errors import UserError
+from doppel.models.adapters import LoraArguments, merged_weights
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.spec import PrivacyArguments
-from lightning_modules.backbone.lora import LoraArguments, merged_weights
 from lightning_modules.causal_lm import UtteranceLM
 from lightning_modules.sampling import SamplingArguments
 

@@ -1,24 +1,18 @@
-"""Any Hugging Face causal language model: loading it and its tokenizer, and how it is trained."""
+"""Any Hugging Face model and its tokenizer, from a folder or the hub: loading, and what is refused."""
 
 from __future__ import annotations
 
 import pickle
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError
-from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from doppel.errors import UserError
-from doppel.made_models import how_to_make
-from doppel.privacy.clipping.head import HeadLoss
+from doppel.models.made import how_to_make
 
-#: Texts of at most so many tokens are short to the CPU's attention.
-_SHORT = 512
 #: What loading from a folder ends in that is not as the library expects it.
 _FAILURES = (
     OSError,
@@ -129,79 +123,6 @@ def longest_example(model: PreTrainedModel, wanted: int | None) -> int:
     if not bounds:
         raise BaseModelError(f"{type(model).__name__} has no longest length: set the model's max_length")
     return min(bounds)
-
-
-def checked_divisor(divisor: float | None) -> float | None:
-    """Return what the sum of a row's token losses is divided by; None for the row's own number of tokens.
-
-    Raises:
-        UserError: It is not above 0.
-    """
-    if divisor is not None and not divisor > 0:
-        raise UserError(f"loss_divisor is {divisor}: give a number above 0, or null for the mean over a row")
-    return divisor
-
-
-def checkpoint_activations(model: PreTrainedModel, longest: int) -> None:
-    """Let a model compute the activations inside its blocks again in the backward pass of training.
-
-    :func:`attention_for` holds for what is computed again too.
-
-    Raises:
-        BaseModelError: Its architecture has no such blocks.
-    """
-    # the second is its name in older releases of transformers
-    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-
-    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        return nullcontext(), attention_for(model.device, longest)
-
-    try:
-        enable({"use_reentrant": False, "context_fn": contexts})
-    except ValueError as error:
-        raise BaseModelError(
-            f"{type(model).__name__} cannot checkpoint its activations: set activation_checkpointing to false"
-        ) from error
-    model.disable_input_require_grads()  # reentrant checkpoints alone need it
-
-
-def attention_for(device: torch.device, longest: int) -> AbstractContextManager[None]:
-    """Return the context in which a training computes attention.
-
-    On a CPU in half precision torch's fused kernel takes longer than plain products where rows are short, and cuts them
-    by the longest one beside. So short texts have plain products, whose rounding is a row's own. Elsewhere the choice
-    is torch's.
-
-    Formal guarantees:
-        What decides is public: the device, the precision and the longest text that the model takes. The longest row of
-        a batch would not be: one unit more would choose the kernel of the others, and move each in its rounding.
-
-    Args:
-        device: Where it is computed.
-        longest: Tokens of the longest text that the model takes, whatever the batch holds.
-    """
-    is_short = device.type == "cpu" and torch.is_autocast_enabled("cpu") and longest <= _SHORT
-    return sdpa_kernel(SDPBackend.MATH) if is_short and torch.is_grad_enabled() else nullcontext()
-
-
-def head_loss(model: PreTrainedModel, divisor: float | None = None) -> HeadLoss | None:
-    """Return the loss on top of ``model.base_model``, if the logits are ``head(base_model(ids).last_hidden_state)``.
-
-    Some architectures do more with their logits (soft caps, scales), so the equality is checked by one short forward
-    pass. None where it does not hold: the loss then has to go through the whole model.
-    """
-    head = model.get_output_embeddings()
-    if type(head) is not nn.Linear or model.base_model is model:
-        return None
-    ids = torch.arange(2, device=model.device).unsqueeze(0)
-    was_training = model.training
-    model.eval()
-    with torch.no_grad():
-        hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
-        logits = model(input_ids=ids, use_cache=False).logits
-        is_plain = torch.allclose(head(hidden), logits, rtol=1e-5, atol=1e-6)
-    model.train(was_training)
-    return HeadLoss(head, divisor) if is_plain else None
 
 
 def _cannot(what: str, name: str, error: Exception) -> BaseModelError:

@@ -11,7 +11,7 @@ from private_training import data_module, fit, privacy
 from torch import Tensor, nn
 
 from benchmarks._memory_meter import live_bytes, peak_bytes
-from lightning_modules.backbone import memory
+from doppel.models import memory
 from lightning_modules.causal_lm import UtteranceLM
 
 LENGTH, WIDTH = 16, 64

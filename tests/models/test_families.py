@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from callbacks.row_independence import check_row_independence
 from doppel.errors import UserError
-from lightning_modules.backbone.lora import LoraArguments
+from doppel.models.adapters import LoraArguments
 from lightning_modules.causal_lm import UtteranceLM
 
 PAGE = Path(__file__).parents[2] / "docs" / "own-model.md"

@@ -1,0 +1,56 @@
+"""How a training computes attention, and activations that are computed again."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from transformers import PreTrainedModel
+
+from doppel.models.load import BaseModelError
+
+#: Texts of at most so many tokens are short to the CPU's attention.
+_SHORT = 512
+
+
+def attention_for(device: torch.device, longest: int) -> AbstractContextManager[None]:
+    """Return the context in which a training computes attention.
+
+    On a CPU in half precision torch's fused kernel takes longer than plain products where rows are short, and cuts them
+    by the longest one beside. So short texts have plain products, whose rounding is a row's own. Elsewhere the choice
+    is torch's.
+
+    Formal guarantees:
+        What decides is public: the device, the precision and the longest text that the model takes. The longest row of
+        a batch would not be: one unit more would choose the kernel of the others, and move each in its rounding.
+
+    Args:
+        device: Where it is computed.
+        longest: Tokens of the longest text that the model takes, whatever the batch holds.
+    """
+    is_short = device.type == "cpu" and torch.is_autocast_enabled("cpu") and longest <= _SHORT
+    return sdpa_kernel(SDPBackend.MATH) if is_short and torch.is_grad_enabled() else nullcontext()
+
+
+def checkpoint_activations(model: PreTrainedModel, longest: int) -> None:
+    """Let a model compute the activations inside its blocks again in the backward pass of training.
+
+    :func:`attention_for` holds for what is computed again too.
+
+    Raises:
+        BaseModelError: Its architecture has no such blocks.
+    """
+    # the second is its name in older releases of transformers
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+
+    def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+        return nullcontext(), attention_for(model.device, longest)
+
+    try:
+        enable({"use_reentrant": False, "context_fn": contexts})
+    except ValueError as error:
+        raise BaseModelError(
+            f"{type(model).__name__} cannot checkpoint its activations: set activation_checkpointing to false"
+        ) from error
+    model.disable_input_require_grads()  # reentrant checkpoints alone need it
