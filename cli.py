@@ -33,7 +33,7 @@ COMMANDS = {
     },
     "Evaluate and report": {
         "evaluate": STEPS["evaluate"],
-        "page": "commands.page.page:page",
+        "page": "commands.report.report:page",
     },
     "Annotate and redact": {
         "choose": STEPS["choose"],

@@ -26,7 +26,7 @@ from statistics import fmean
 from typing import Any
 
 import cli
-from commands.page.released import Z
+from commands.report.released import Z
 from commands.run.execution.code_copy import version
 from datamodules.reading.example import Example, Unit
 from datamodules.reading.examples import read_examples

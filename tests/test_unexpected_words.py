@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commands.page.unexpected import findings
+from commands.report.unexpected import findings
 from doppel.errors import DataError
 from doppel.privacy.histogram import unit_sums
 from doppel.words import ENGLISH, MOST_ROWS, NoisyWords, UnexpectedWords, read_vocabulary

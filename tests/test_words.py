@@ -17,7 +17,7 @@ COVERED = sorted(
         "*.md",
         "docs/**/*.md",
         "docs/**/*.jinja",
-        "commands/page/templates/**/*.html",
+        "commands/report/templates/**/*.html",
         "configs/**/*.yaml",
         "models/base/*.md",
         "models/smollm2/*.md",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commands.page.run_result import RunResult, open_run
+from commands.report.run_result import RunResult, open_run
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -281,10 +281,10 @@ def _run(experiment: Experiment, run: Path, steps: Sequence[Step]) -> int:
 
 def _tell(record: RunRecord, system: System, drawn: Mapping[str, int], named: Path, wanted: Wanted) -> None:
     """Renew card and page, and say what came of it."""
-    from commands.page.report import build_report
-    from commands.page.write import write_page  # what no --help waits for
     from commands.privacy.coverage import ledger_of
     from commands.privacy.verify import card, write_card
+    from commands.report.report_json import build_report
+    from commands.report.write import write_page  # what no --help waits for
 
     content = None
     if ledger_of(record).exists():

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from commands.page.charts import draw_curves
 from commands.quality import tables
 from commands.quality.frame import pool, read_csv
 from commands.quality.measures import SHOWN, measure
+from commands.report.charts import draw_curves
 from doppel.console.plan import MEASURED
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from wandb_records import OfflineRun, pieces
 import cli
 from callbacks.slurm_job import SlurmJob
 from callbacks.wandb_artifacts import artifact, harmless, never_fatal
-from commands.page.wandb_report import log_report
-from commands.page.write import write_page
+from commands.report.wandb_report import log_report
+from commands.report.write import write_page
 from commands.run_folder.manifest_writer import lay_out
 from commands.run_folder.ownership import wandb_id
 from commands.run_folder.run_folder import RunRecord

@@ -15,9 +15,9 @@ from pathlib import Path
 from urllib.request import Request, urlopen
 
 from commands.lightning.trained_model import place_of
-from commands.page.names import read_names
-from commands.page.supported import read_supported
 from commands.privacy.histogram import read_labels
+from commands.report.names import read_names
+from commands.report.supported import read_supported
 from commands.run.experiment.settings import Experiment, systems_of
 from commands.run.steps.reference import foreign, over_long, unslotted
 from commands.run.steps.run_plan import Work

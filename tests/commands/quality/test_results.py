@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 from run_folders import make_run, sample
 
 import cli
-from commands.page.charts import draw_curves
 from commands.quality.frame import COLUMNS, HUMAN, SETTINGS, VOID, counted, pool, read_csv, read_runs, write_csv
 from commands.quality.measures import MEASURES, measure
 from commands.quality.tables import PAPER, beside_paper, lines, sections, table
+from commands.report.charts import draw_curves
 from commands.run_folder.run_folder import AUDIT_SETTINGS
 from doppel.errors import UserError
 

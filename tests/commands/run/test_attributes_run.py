@@ -20,7 +20,7 @@ from finished_run import away, draw, stage_here
 from readers import reader
 
 import cli
-from commands.page.released import read_release
+from commands.report.released import read_release
 from commands.run import launch
 from commands.run.execution.slurm import load_site
 from commands.run.experiment.experiment import load

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import cli
-from commands.page.names import read_names
+from commands.report.names import read_names
 from commands.run.experiment.experiment import load, shipped
 from commands.run.experiment.values import read_grid
 from doppel.console.command import call

@@ -15,7 +15,7 @@ from finished_run import TREES, away, draw, stage_here
 from tiny_model import PAIRS
 
 import cli
-from commands.page.released import read_release
+from commands.report.released import read_release
 from commands.run import launch
 from commands.run.execution.slurm import load_site
 from commands.run.experiment.experiment import load

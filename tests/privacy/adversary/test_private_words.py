@@ -10,9 +10,9 @@ import yaml
 from run_folders import end_step, sample
 
 import cli
-from commands.page.asked import Sample
-from commands.page.unexpected import read_unexpected
 from commands.privacy import words as words_command
+from commands.report.asked import Sample
+from commands.report.unexpected import read_unexpected
 from commands.run_folder.run_folder import RunRecord
 from commands.run_folder.steps import File
 from doppel.privacy import histogram

@@ -20,7 +20,7 @@ from run_folders import work_of
 from table_files import made_turns, write_lines, write_table
 
 import cli
-from commands.page.quality import reference
+from commands.report.quality import reference
 from commands.run.experiment.experiment import load, shipped
 from commands.run.preflight.sources import read_sources
 from commands.run_folder.run_folder import RunRecord

@@ -16,10 +16,10 @@ from page_content import read_html
 from run_folders import end_step, evaluate, make_run, sample, spec
 
 import cli
-from commands.page.report import build_report
-from commands.page.report_text import render
 from commands.quality.frame import VOID, pool, read_runs
 from commands.quality.tables import table
+from commands.report.report_json import build_report
+from commands.report.report_text import render
 from commands.run.execution.ledger import ledger as ledger_command
 from commands.run_folder.run_folder import RunRecord
 from commands.run_folder.steps import File

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from callbacks.wandb_artifacts import artifact, use_artifact
-from commands.page.html import PAGE
+from commands.report.html import PAGE
 from commands.run_folder.ownership import wandb_id
 from commands.run_folder.run_folder import RunRecord
 

@@ -14,11 +14,11 @@ from page_content import Element, make_samples, read_html
 from run_folders import end_step
 
 import cli
-from commands.page.asked import FEWEST, Sample, ask
-from commands.page.names import read_names
-from commands.page.released import Release, read_release, sampling_interval
-from commands.page.supported import read_supported
-from commands.page.tree_paths import tree_paths
+from commands.report.asked import FEWEST, Sample, ask
+from commands.report.names import read_names
+from commands.report.released import Release, read_release, sampling_interval
+from commands.report.supported import read_supported
+from commands.report.tree_paths import tree_paths
 from commands.run_folder.run_folder import RunRecord
 from commands.run_folder.steps import File
 from doppel.errors import UserError

@@ -8,11 +8,11 @@ from typing import Any
 
 import pandas as pd
 
-from commands.page import charts
-from commands.page.html import render
 from commands.quality.frame import HUMAN, counted, pool, read_runs, write_csv
 from commands.quality.measures import LEAST_FOR_MAUVE, SHOWN, measure
 from commands.quality.tables import beside_paper, lines, sections, table
+from commands.report import charts
+from commands.report.html import render
 from commands.run_folder.yaml_files import public_names
 from doppel.errors import UserError
 from doppel.files import write_text

@@ -13,10 +13,10 @@ from page_content import Element, make_samples, read_html
 from run_folders import FINGERPRINT, edit_manifest, end_step, evaluate, make_run, sample, spec
 
 import cli
-from commands.page import charts
-from commands.page.html import TEMPLATES
-from commands.page.names import read_names
 from commands.quality.measures import measure
+from commands.report import charts
+from commands.report.html import TEMPLATES
+from commands.report.names import read_names
 from commands.run_folder.steps import File
 from doppel.grammar import generate
 from doppel.lispress import function_types

@@ -11,7 +11,7 @@ from page_content import Element, make_samples, read_html
 from run_folders import make_run, sample
 
 import cli
-from commands.page import redacted
+from commands.report import redacted
 from commands.run_folder.yaml_files import dump, read_yaml
 
 RULES = {

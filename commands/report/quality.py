@@ -11,9 +11,9 @@ from typing import Any
 
 from markupsafe import Markup
 
-from commands.page.asked import Sample
-from commands.page.names import Names
 from commands.quality.measures import DOWN, INSTEAD, UP, Band, Measure, band, human_value, judged, measure
+from commands.report.asked import Sample
+from commands.report.names import Names
 from commands.run_folder.private_files import of_runs
 from commands.run_folder.run_folder import RunRecord
 from commands.run_folder.systems import system
@@ -152,7 +152,7 @@ def reference(record: RunRecord) -> tuple[list[Sample], str]:
 
 def frequency_picture(human: Sequence[Sample], samples: Sequence[Sample], called: Names) -> Markup | None:
     """Frequency of each function, human against synthetic; None where one side has no trees."""
-    from commands.page.charts import scatter  # matplotlib, for which no --help waits
+    from commands.report.charts import scatter  # matplotlib, for which no --help waits
 
     sides = [[sample for sample in side if sample.tree and sample.names] for side in (human, samples)]
     if not all(sides):
@@ -171,7 +171,7 @@ def frequency_picture(human: Sequence[Sample], samples: Sequence[Sample], called
 
 def length_picture(human: Sequence[Sample], by_system: Mapping[str, Sequence[Sample]]) -> Markup:
     """Draw how long utterances are."""
-    from commands.page.charts import lengths
+    from commands.report.charts import lengths
 
     sides = {"human requests": human, **{system(name).label: own for name, own in by_system.items()}}
     words = {name: [len(sample.utterance.split()) for sample in own] for name, own in sides.items()}

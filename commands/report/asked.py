@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from commands.page.names import Names
-from commands.page.released import Release, sampling_interval
-from commands.page.supported import Supported
+from commands.report.names import Names
+from commands.report.released import Release, sampling_interval
+from commands.report.supported import Supported
 from commands.run_folder.systems import system
 from datamodules.reading.attribute_codes import BETWEEN
 from doppel.lispress import valid_function_types

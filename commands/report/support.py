@@ -7,8 +7,8 @@ import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from commands.page.names import Names
-from commands.page.supported import Supported, public_file, read_supported
+from commands.report.names import Names
+from commands.report.supported import Supported, public_file, read_supported
 from commands.run_folder.run_folder import RunRecord
 from commands.run_folder.steps import PUBLIC_TREES
 from commands.run_folder.yaml_files import public_names

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from commands.page.supported import matches, public_file
+from commands.report.supported import matches, public_file
 from doppel import files
 from doppel.errors import UserError
 from doppel.tables.schema import plain

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
-from commands.page.report import build_report, write_report
-from commands.page.report_text import render
-from commands.page.write import write_page
+from commands.report.report_json import build_report, write_report
+from commands.report.report_text import render
+from commands.report.write import write_page
 from commands.run_folder.run_folder import RunRecord
 from doppel.console.collection import no_collection
 from doppel.errors import UserError
@@ -59,7 +59,7 @@ def page(
     """
     records = [record for folder in runs for record in _records(folder)]
     if len(records) != 1 or csv is not None:
-        from commands.page.comparison import write_comparison  # pandas, which no --help waits for
+        from commands.report.comparison import write_comparison  # pandas, which no --help waits for
 
         path = out or runs[0] / "comparison.html"
         print(write_comparison(runs, path, csv))
@@ -90,7 +90,7 @@ def page(
         print("".join(f"note: {note}\n" for note in notes), end="")
         if report is not None and out is None:
             from callbacks.wandb_artifacts import harmless
-            from commands.page.wandb_report import log_report
+            from commands.report.wandb_report import log_report
 
             with harmless():
                 log_report(record, report)

@@ -10,9 +10,9 @@ import pytest
 from page_content import Element, make_samples, read_html
 
 import cli
-from commands.page.asked import Sample, ask
-from commands.page.names import Names, read_names, shipped_names
-from commands.page.supported import read_supported
+from commands.report.asked import Sample, ask
+from commands.report.names import Names, read_names, shipped_names
+from commands.report.supported import read_supported
 from commands.run.experiment.experiment import EXPERIMENTS, load
 from datamodules.reading.examples import read_examples
 from doppel.errors import UserError

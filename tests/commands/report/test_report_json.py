@@ -12,9 +12,9 @@ import yaml
 from run_folders import end_step, evaluate, sample
 
 import cli
-from commands.page.report import build_report
-from commands.page.report_text import render
-from commands.page.write import write_page
+from commands.report.report_json import build_report
+from commands.report.report_text import render
+from commands.report.write import write_page
 from commands.run_folder.run_folder import RunRecord
 from commands.run_folder.steps import File
 from doppel.errors import UserError

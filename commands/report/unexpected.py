@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from commands.page.asked import Sample, examples, word_shares
 from commands.privacy.coverage import gaps, ledger_of
+from commands.report.asked import Sample, examples, word_shares
 from commands.run_folder.run_folder import RunRecord
 from doppel.words import TIMES, words_of
 

@@ -13,19 +13,19 @@ from typing import Any
 
 import yaml
 
-from commands.page import quality
-from commands.page.asked import FEWEST, Asked, Sample, ask, hierarchy, is_asked_for, lacks
-from commands.page.html import PAGE, percent, render
-from commands.page.names import Names, read_names, shipped_names, write_template
-from commands.page.redacted import hidden
-from commands.page.released import read_release
-from commands.page.support import Support, find_support, sampled_of
-from commands.page.tree_paths import tree_paths
-from commands.page.unexpected import read_unexpected
 from commands.privacy.coverage import ledger_of
 from commands.privacy.verify import card as card_of
 from commands.quality import run_numbers
 from commands.quality.measures import LEAST_FOR_MAUVE, Measure, with_sound_mauve
+from commands.report import quality
+from commands.report.asked import FEWEST, Asked, Sample, ask, hierarchy, is_asked_for, lacks
+from commands.report.html import PAGE, percent, render
+from commands.report.names import Names, read_names, shipped_names, write_template
+from commands.report.redacted import hidden
+from commands.report.released import read_release
+from commands.report.support import Support, find_support, sampled_of
+from commands.report.tree_paths import tree_paths
+from commands.report.unexpected import read_unexpected
 from commands.run_folder.manifest import Entry
 from commands.run_folder.manifest_writer import enter_report
 from commands.run_folder.run_folder import RunRecord
@@ -62,7 +62,7 @@ def write_page(
 
     Args:
         record: The run.
-        report: As :func:`commands.page.report.build_report` makes it; None where the run was not evaluated.
+        report: As :func:`commands.report.report_json.build_report` makes it; None where the run was not evaluated.
         card: Of :func:`commands.privacy.verify.card`, if it is at hand.
         supported: What the assistant supports, in place of what the experiment says.
         names: A public file of what people call functions, labels and topics, likewise.
