@@ -33,7 +33,7 @@ COMMANDS = {
     },
     "Evaluate and report": {
         "evaluate": STEPS["evaluate"],
-        "page": "commands.report.report:page",
+        "report": "commands.report.report:report",
     },
     "Annotate and redact": {
         "choose": STEPS["choose"],
@@ -57,13 +57,16 @@ MORE = {
     },
 }
 
+#: What a command was called before.
+ALIASES = {"page": "report"}
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; see :func:`doppel.console.dispatch.main`."""
     end_with_named()
     from doppel.console import dispatch  # what takes time is imported where Ctrl-C is one line already
 
-    return dispatch.main(COMMANDS, __doc__ or "", "cli.py", argv, MORE, STEPS)
+    return dispatch.main(COMMANDS, __doc__ or "", "cli.py", argv, MORE, STEPS, ALIASES)
 
 
 if __name__ == "__main__":

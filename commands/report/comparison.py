@@ -62,7 +62,7 @@ def write_comparison(runs: Sequence[Path], out: Path, csv: Path | None = None) -
         ],
         problems=left_out,
         runs=sorted(set(frame["run"])),
-        command=f"python cli.py page {' '.join(public_names(str(run.resolve())) for run in runs)}",
+        command=f"python cli.py report {' '.join(public_names(str(run.resolve())) for run in runs)}",
     )
     write_text(out, content)
     texts = [f"\n{context}\n\n{made.markdown()}" for (_, context), made in zip(parts, tables, strict=True)]

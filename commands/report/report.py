@@ -1,4 +1,4 @@
-"""``python cli.py page``: what came of a run, or of several beside one another."""
+"""``python cli.py report``: what came of a run, or of several beside one another."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from doppel.errors import UserError
 
 
 @no_collection()
-def page(
+def report(
     runs: list[Path],
     *,
     out: Path | None = None,
@@ -37,7 +37,7 @@ def page(
     released with noise, post-processed or public.
 
     Example:
-        python cli.py page runs/mine
+        python cli.py report runs/mine
 
     Args:
         runs: A run folder; several, or a folder of runs, for a comparison.
@@ -68,17 +68,17 @@ def page(
     else:
         (record,) = records
         try:
-            report = build_report(record)
+            numbers = build_report(record)
         except UserError as error:  # the page says that nothing was measured, and of privacy what the card says
-            report = None
+            numbers = None
             sys.stderr.write(f"there is no report.json: {error}\n")
-        if report is not None and out is None:
-            report = write_report(record, report)
-            print(render(report, record, samples))
-        card = None if report is None else report.get("card")
+        if numbers is not None and out is None:
+            numbers = write_report(record, numbers)
+            print(render(numbers, record, samples))
+        card = None if numbers is None else numbers.get("card")
         path, notes = write_page(
             record,
-            report,
+            numbers,
             card,
             supported=supported,
             names=names,
@@ -88,12 +88,12 @@ def page(
             out=out,
         )
         print("".join(f"note: {note}\n" for note in notes), end="")
-        if report is not None and out is None:
+        if numbers is not None and out is None:
             from callbacks.wandb_artifacts import harmless
             from commands.report.wandb_report import log_report
 
             with harmless():
-                log_report(record, report)
+                log_report(record, numbers)
     print(f"The page: {path} (open it in a browser; it asks no network for anything)")
 
 

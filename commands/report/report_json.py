@@ -42,7 +42,7 @@ def write_report(record: RunRecord, report: dict[str, Any]) -> dict[str, Any]:
         write_card(report["card"], record.folder)
     report = json.loads(record.without_folders(json.dumps(report, ensure_ascii=False)))
     write_json(record.folder / "report.json", report)
-    enter_report(record.folder, ["report.json"], ["page", "."])
+    enter_report(record.folder, ["report.json"], ["report", "."])
     return report
 
 

@@ -78,7 +78,7 @@ def find_support(record: RunRecord, given: Sequence[str] | None, names: Names, o
         return Support(
             None,
             unknown,
-            notes=(f"{note}python cli.py page {public_names(str(record.folder.resolve()))} --supported NAMES",),
+            notes=(f"{note}python cli.py report {public_names(str(record.folder.resolve()))} --supported NAMES",),
         )
     unseen = tuple(
         w.removeprefix("!") for w in supported.unmatched(occurring) if w.startswith("!") and w not in unknown

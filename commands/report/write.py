@@ -112,7 +112,7 @@ def write_page(
     path = out or record.folder / PAGE
     write_text(path, record.without_folders(html))
     if path.resolve() == (record.folder / PAGE).resolve():
-        enter_report(record.folder, [PAGE], ["page", ".", *(["--private"] if with_private else [])])
+        enter_report(record.folder, [PAGE], ["report", ".", *(["--private"] if with_private else [])])
     return path, support.notes
 
 
@@ -335,9 +335,9 @@ def _commands(record: RunRecord, samples: str) -> dict[str, str]:
     folder = Path(public_names(str(record.folder.resolve())))  # the page is read by others, in other places
     run = shlex.quote(str(folder))
     return {
-        "topics": f"python cli.py page {run} --topics 20",
-        "supported": f"python cli.py page {run} --supported supported.txt",
-        "names": f"python cli.py page {run} --names-template names.yaml",
+        "topics": f"python cli.py report {run} --topics 20",
+        "supported": f"python cli.py report {run} --supported supported.txt",
+        "names": f"python cli.py report {run} --names-template names.yaml",
         "words": f"python cli.py sample {run} --num 40 --words",
         "reference": f"python cli.py evaluate --synthetic {run}/{samples} --reference public.txt",
     }

@@ -48,7 +48,7 @@ def next_commands(work: Work) -> list[list[str]]:
     """Return commands for what people do with a finished run, each as it can be copied."""
     run = work.run
     trained = [str(step.folder) for system in systems_of(work.experiment) for step in trainings_of(system, work.steps)]
-    words = [["page", str(run)]] if (run / "report.html").is_file() else []
+    words = [["report", str(run)]] if (run / "report.html").is_file() else []
     if work.experiment.is_private:
         words.append(["verify", str(run)])
     if trained:

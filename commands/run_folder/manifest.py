@@ -182,7 +182,7 @@ class Manifest:
             if other is not None and other.sha256 != digest:
                 again = f"delete it and RUN/.done/{entry.step}, and give the command of the run again"
                 if entry.role == "report":
-                    again = "give python cli.py page RUN again"
+                    again = "give python cli.py report RUN again"
                 found.append(
                     f"{path} was made of another {name} than the one that {other.step} has made since: {again}"
                 )

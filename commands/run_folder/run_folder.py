@@ -141,7 +141,7 @@ class RunRecord:
         """Return the content of ``report.json``; None where the run did not come so far.
 
         Raises:
-            UserError: It is not what ``python cli.py page`` made.
+            UserError: It is not what ``python cli.py report`` made.
         """
         path = self.folder / "report.json"
         for why in self.manifest.changes(path.name, may_be_gone=True) if path.name in self.manifest.files else ():

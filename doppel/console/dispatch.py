@@ -31,6 +31,7 @@ def main(
     argv: Sequence[str] | None = None,
     more: Groups | None = None,
     steps: Mapping[str, str] | None = None,
+    aliases: Mapping[str, str] | None = None,
 ) -> int:
     """Run one command.
 
@@ -44,6 +45,7 @@ def main(
         argv: Arguments without the program's name; ``sys.argv`` by default.
         more: What ``--help all`` lists too.
         steps: What ``PROG step NAME`` calls beside these, and no list shows.
+        aliases: Other name of a command → its name; no list shows them.
 
     Returns:
         Exit status: that of the command, or 2 after a one-line error that the user can mend.
@@ -64,6 +66,7 @@ def main(
             sys.stdout.write(overview({"Steps of a run": steps or {}}, f"{prog} NAME --config FILE"))
             return 0
         name, *rest = words
+        name = (aliases or {}).get(name, name)
         if name not in targets:
             nearest = difflib.get_close_matches(name, targets, n=1)
             nearest = [f"step {name}"] if name in (steps or {}) else nearest

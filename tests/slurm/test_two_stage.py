@@ -347,7 +347,7 @@ def test_without_a_reference_there_is_a_report_and_nothing_is_compared(tmp_path:
     changes = {"systems": ["one_stage", "labels"], "data.train_path": "mine.csv", "labels": "labels.txt"}
     stages = steps_of(load(EXPERIMENTS / "own-data.yaml", changes), tmp_path)
     assert not any(stage.command == "evaluate" for stage in stages)
-    assert (stages[-1].command, stages[-1].config) == ("page", {"runs": [str(tmp_path)]})
+    assert (stages[-1].command, stages[-1].config) == ("report", {"runs": [str(tmp_path)]})
     assert stages[-1].needs == ("one_stage-sample_one_stage", "labels-sample_labels")
 
 

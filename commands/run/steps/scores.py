@@ -80,4 +80,4 @@ def report(run: Run, steps: Iterable[Step]) -> list[Step]:
     names += ["privacy_card.json", "privacy_card.txt"] if run.experiment.is_private else []
     writes = tuple(File(name, "report") for name in names)
     config = {"runs": [str(run.folder)]}
-    return [Step("report", "page", config, is_once=False, writes=writes, reads=tuple(results or samples))]
+    return [Step("report", "report", config, is_once=False, writes=writes, reads=tuple(results or samples))]

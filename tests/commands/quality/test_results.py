@@ -263,7 +263,7 @@ def test_a_figure_has_a_line_a_system_and_a_dashed_one_of_the_paper(tmp_path: Pa
 def test_half_done_runs_alone_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a", "b"):
         make_run(tmp_path / name, done=3, report=False)
-    assert cli.main(["page", str(tmp_path)]) == 2
+    assert cli.main(["report", str(tmp_path)]) == 2
     assert "no run has a number: a: " in capsys.readouterr().err
 
 
@@ -273,7 +273,7 @@ def test_the_command_prints_writes_and_draws(tmp_path: Path, capsys: pytest.Capt
     make_run(tmp_path / "runs" / "c", seed=3)
     (tmp_path / "runs" / "c" / "manifest.json").write_text("{")
     files = ["--csv", str(tmp_path / "all.csv"), "--out", str(tmp_path / "all.html")]
-    assert cli.main(["page", str(tmp_path / "runs"), *files]) == 0
+    assert cli.main(["report", str(tmp_path / "runs"), *files]) == 0
     told = capsys.readouterr().out
     assert "| 3 | 2-stage |" in told and "2-stage (paper)" in told and "left out: b: " in told
     page = (tmp_path / "all.html").read_text()
@@ -283,4 +283,4 @@ def test_the_command_prints_writes_and_draws(tmp_path: Path, capsys: pytest.Capt
     for name in ("empty", "nowhere"):
         with pytest.raises(UserError):
             read_runs([tmp_path / name])
-        assert cli.main(["page", str(tmp_path / name)]) == 2
+        assert cli.main(["report", str(tmp_path / name)]) == 2

@@ -30,7 +30,7 @@ HOSTILE = "<script>alert(1)</script><img src=http://evil.example/x onerror=alert
 
 
 def page(folder: Path, *more: str) -> Element:
-    assert cli.main(["page", str(folder), *more]) == 0
+    assert cli.main(["report", str(folder), *more]) == 0
     return read_html(folder / "report.html")
 
 
@@ -90,7 +90,7 @@ def test_plumbing_is_folded_away_and_nothing_else_is(grammar_run: Path, grammar_
     assert "Yield" not in section.words
     unfolded = page(grammar_run, "--names", str(empty_table(grammar_run)))
     assert not unfolded.all("details", class_="folded") and "Yield" in unfolded.all("tbody")[1].text
-    assert cli.main(["page", str(grammar_run)]) == 0  # as it was
+    assert cli.main(["report", str(grammar_run)]) == 0  # as it was
 
 
 def empty_table(run: Path) -> Path:
@@ -234,7 +234,7 @@ def test_where_nothing_is_counted_the_page_offers_the_command_that_counts(
     monkeypatch.chdir(tmp_path)
     run = make_samples(tmp_path / "run", [{"utterance": "hello there", "parse": None}], "one_stage")
     words = shlex.split(page(run).all("header")[0].all("pre")[0].words)
-    assert words[:4] == ["python", "cli.py", "page", "run"] and words[4] == "--topics"
+    assert words[:4] == ["python", "cli.py", "report", "run"] and words[4] == "--topics"
     assert cli.main(words[2:]) == 2, "one sample has no topics"
     assert "topics" in capsys.readouterr().err
     texts = ["will it rain today", "rain or snow today", "set an alarm for six", "set an alarm for seven"]
@@ -247,7 +247,7 @@ def test_where_nothing_is_counted_the_page_offers_the_command_that_counts(
     assert len(rows) == 2 and all("50.0 %" in row for row in rows)
     assert any("rain" in row for row in rows) and any("alarm" in row for row in rows)
     assert "trained" not in read.all("p", class_="banner")[0].words, "an evolution trains nothing"
-    assert cli.main(["page", str(make_samples(tmp_path / "trees", TREES)), "--topics", "2"]) == 2
+    assert cli.main(["report", str(make_samples(tmp_path / "trees", TREES)), "--topics", "2"]) == 2
     assert "without trees" in capsys.readouterr().err
 
 
@@ -273,7 +273,7 @@ def test_a_run_that_says_nothing_of_support_is_told_how(tmp_path: Path) -> None:
     lines = [{"utterance": f"say {i}", "parse": "(Yield (Ask))"} for i in range(20)]
     run = make_samples(tmp_path / "run", lines)
     read = page(run)
-    assert "python cli.py page run --supported" in read.all("pre")[0].words and not read.all("tr", class_="lacking")
+    assert "python cli.py report run --supported" in read.all("pre")[0].words and not read.all("tr", class_="lacking")
     assert not [cell for cell in read.all("th") if cell.words == "Supported"], "a column of nothing"
     assert [row.words for row in page(run, "--supported", "!Ask").all("span", class_="no")][0] == "no"
     (tmp_path / "api.csv").write_text("Yield,Unit,output: Dynamic\n")
@@ -292,13 +292,13 @@ def test_words_that_nothing_is_called_are_told_on_page_and_console(
 ) -> None:
     lines = [{"utterance": f"say {i}", "parse": "(Yield (Ask))"} for i in range(20)]
     run = make_samples(tmp_path / "run", lines)
-    assert cli.main(["page", str(run), "--supported", "!Ask", "Yeild", "!Tell"]) == 0
+    assert cli.main(["report", str(run), "--supported", "!Ask", "Yeild", "!Tell"]) == 0
     note = capsys.readouterr().out
     badge = read_html(run / "report.html").all("section", id="asked")[0].all("div", class_="badge")[0].words
     for text in (note, badge):
         assert "Yeild (did you mean Yield?)" in text and "!Tell" in text and "!Ask" not in text
     (tmp_path / "names.yaml").write_text("Tell: tell me\n")
-    assert cli.main(["page", str(run), "--supported", "!Ask", "!Tell", "--names", str(tmp_path / "names.yaml")]) == 0
+    assert cli.main(["report", str(run), "--supported", "!Ask", "!Tell", "--names", str(tmp_path / "names.yaml")]) == 0
     assert "note" not in capsys.readouterr().out, "a name that is known may be asked for by nobody"
     assert "tell me" in read_html(run / "report.html").all("section", id="asked")[0].words
 
@@ -309,7 +309,7 @@ def test_what_says_nothing_of_support_is_an_error(
 ) -> None:
     lines = [{"utterance": f"say {i}", "parse": "(Yield (Ask))"} for i in range(20)]
     run = make_samples(tmp_path / "run", lines)
-    assert cli.main(["page", str(run), "--supported", *words]) == 2
+    assert cli.main(["report", str(run), "--supported", *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert words[-1] in line and not (run / "report.html").exists()
 
@@ -319,7 +319,7 @@ def test_an_experiment_that_says_nothing_of_support_has_a_page_without_it(
 ) -> None:
     lines = [{"utterance": f"say {i}", "parse": "(Yield (Ask))"} for i in range(20)]
     run = make_samples(tmp_path / "run", lines, supported=["Asked"])
-    assert cli.main(["page", str(run)]) == 0, "the last step of a run of hours"
+    assert cli.main(["report", str(run)]) == 0, "the last step of a run of hours"
     assert "Asked" in capsys.readouterr().out
     read = read_html(run / "report.html")
     assert not read.all("tr", class_="lacking") and "Asked" in read.all("section", id="asked")[0].words
@@ -353,7 +353,7 @@ def test_what_is_wrong_is_told_in_one_line(tmp_path: Path, capsys: pytest.Captur
         ([str(run), "--supported", "a*b"], "supported has 'a*b'"),
         ([str(run), "--names", "nope.yaml"], "names is nope.yaml"),
     ]:
-        assert cli.main(["page", *words]) == 2
+        assert cli.main(["report", *words]) == 2
         assert told in capsys.readouterr().err.splitlines()[-1]
 
 
@@ -416,7 +416,7 @@ def test_samples_that_were_changed_after_their_step_are_not_shown(tmp_path: Path
     text = page(run).words
     assert "Ana" not in text and "two_stage/samples.jsonl is not shown" in text and "yes" in text
     (run / "one_stage/samples.jsonl").unlink()
-    assert cli.main(["page", str(run)]) == 2
+    assert cli.main(["report", str(run)]) == 2
 
 
 def test_private_figures_are_on_it_only_if_asked_for_and_labelled(tmp_path: Path) -> None:
@@ -450,7 +450,7 @@ def test_several_runs_are_compared_with_their_seeds(tmp_path: Path) -> None:
             make_run(run, epsilon=epsilon, seed=seed, metrics=metrics)
             for system in metrics:
                 sample(run, system)
-    assert cli.main(["page", str(tmp_path), "--out", str(tmp_path / "all.html")]) == 0
+    assert cli.main(["report", str(tmp_path), "--out", str(tmp_path / "all.html")]) == 0
     read = read_html(tmp_path / "all.html")
     headings = [cell.words for cell in read.all("thead")[0].all("th")]
     cells = [

@@ -25,7 +25,7 @@ FILES = ("docs/results/judged.csv", "docs/results/small-data.csv", "benchmarks/r
 
 
 def page(run: Path) -> Element:
-    assert cli.main(["page", str(run)]) == 0
+    assert cli.main(["report", str(run)]) == 0
     return read_html(run / "report.html")
 
 

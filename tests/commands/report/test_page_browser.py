@@ -47,7 +47,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     more = {"supported": supported, "reference": "embedded:test?num=100&seed=9"}
     run = make_samples(tmp_path_factory.mktemp("runs") / "run", lines, **more)
     (run / "two_stage" / "evaluation.json").write_text('{"mauve_own_base": 0.8, "human_mauve_own_base": 0.9}')
-    assert cli.main(["page", str(run)]) == 0
+    assert cli.main(["report", str(run)]) == 0
     return (run / "report.html").as_uri()
 
 

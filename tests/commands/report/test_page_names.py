@@ -24,7 +24,7 @@ COMMON = 0.001
 
 
 def page(run: Path, *words: str) -> Element:
-    assert cli.main(["page", str(run), *words]) == 0
+    assert cli.main(["report", str(run), *words]) == 0
     return read_html(run / "report.html")
 
 
@@ -114,5 +114,5 @@ def test_the_names_of_an_own_api_are_written_to_fill_in(tmp_path: Path, capsys: 
     out.write_text(text.replace("Lights.On: ''", "Lights.On: switch on a light"))
     rows = page(run, "--names", str(out)).all("tbody")[0].all("tr")
     assert {row.all("th")[0].words for row in rows} >= {"switch on a light Lights.On", "Off", "No"}
-    assert cli.main(["page", str(run), "--names-template", str(out)]) == 2
+    assert cli.main(["report", str(run), "--names-template", str(out)]) == 2
     assert str(out) in capsys.readouterr().err and "switch on a light" in out.read_text(), "what was filled in stays"

@@ -21,7 +21,7 @@ def run(tmp_path: Path) -> Path:
 
 def pictures(run: Path, *words: str) -> list[str]:
     """Those of a page that is written now."""
-    assert cli.main(["page", str(run), *words]) == 0
+    assert cli.main(["report", str(run), *words]) == 0
     return re.findall(r"<svg .*?</svg>", (run / "report.html").read_text("utf-8"), flags=re.DOTALL)
 
 

@@ -25,7 +25,7 @@ RULES = {
 
 
 def section(run: Path) -> Element | None:
-    assert cli.main(["page", str(run)]) == 0
+    assert cli.main(["report", str(run)]) == 0
     found = read_html(run / "report.html").all("div", id="redaction")
     return next(iter(found), None)
 

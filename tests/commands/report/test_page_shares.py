@@ -33,7 +33,7 @@ NO_NAMES = read_names(None)
 
 
 def page(run: Path) -> Element:
-    assert cli.main(["page", str(run)]) == 0
+    assert cli.main(["report", str(run)]) == 0
     return read_html(run / "report.html")
 
 
@@ -170,7 +170,7 @@ def test_what_is_unlike_all_topics_is_a_share_and_nothing_that_people_ask_for(tm
     assert [row.words for row in section.all("th", scope="row")] == ["set alarm", "rain"]
     assert "66.7 % (54.1 % – 77.3 %) are unlike all topics" in section.words
     (tmp_path / "can.txt").write_text("set alarm\n")
-    assert cli.main(["page", str(run), "--supported", str(tmp_path / "can.txt")]) == 0
+    assert cli.main(["report", str(run), "--supported", str(tmp_path / "can.txt")]) == 0
     read = read_html(run / "report.html")
     assert "cannot do: rain" in read.all("h1")[0].words and "too rare" not in read.words
     assert not any("unlike" in text.words for text in [*read.all("h1"), *read.all("p", class_="lead")])

@@ -77,7 +77,7 @@ def test_a_run_without_a_reference_has_a_report_and_a_card_too(
         ledger.spend(mechanism)
     sample(run, "two_stage")
     (run / "experiment.yaml").write_text("name: mine\nsystems: [two_stage]\n")
-    assert cli.main(["page", str(run)]) == 0
+    assert cli.main(["report", str(run)]) == 0
     told, report = capsys.readouterr().out, json.loads((run / "report.json").read_text())
     assert report["privacy"]["systems"]["two_stage"]["epsilon"] == pytest.approx(ledger.epsilon("two_stage"))
     assert report["card"]["verified"] and "card: VERIFIED" in told and "NOT PRIVATE" not in told
@@ -183,7 +183,7 @@ def test_what_is_missing_is_named_and_the_report_ends_in_a_few_sentences(
     (folder / "one_stage" / "evaluation.json").write_text('{"mauve_own_base": ')
     sample(folder, "two_stage", lines=b'{"utterance": "yes"}\n{"utterance": "book lunch with Ana"}\n')
     evaluate(folder, "two_stage", {"mauve_own_base": 0.5})
-    assert cli.main(["page", str(folder)]) == 0
+    assert cli.main(["report", str(folder)]) == 0
     report = json.loads((folder / "report.json").read_text())
     assert list(report["metrics"]) == ["two_stage"]
     assert report["left_out"].keys() == {"one_stage", "shuffled"} and "JSON" in report["left_out"]["one_stage"]
@@ -196,5 +196,5 @@ def test_what_is_missing_is_named_and_the_report_ends_in_a_few_sentences(
     )
     assert "dialogue" in out and str(folder / "report.html") in out and len(out.splitlines()) < 20
     (folder / "two_stage" / "evaluation.json").unlink()
-    assert cli.main(["page", str(folder)]) == 0
+    assert cli.main(["report", str(folder)]) == 0
     assert "one_stage/evaluation.json" in capsys.readouterr().err

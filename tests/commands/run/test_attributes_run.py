@@ -137,7 +137,7 @@ def test_nothing_that_was_counted_is_on_disk_without_noise(run: Path) -> None:
 
 def test_the_run_is_verified_and_its_page_has_the_released_shares(run: Path) -> None:
     assert cli.main(["verify", str(run)]) == 0
-    assert cli.main(["page", str(run)]) == 0
+    assert cli.main(["report", str(run)]) == 0
     release = read_release(RunRecord(run), "attributes", [])
     assert release is not None and release.num_units == N
     assert set(release.shares) >= {"Topic: music", "Topic: other", "Stars: 3", "Words: under 3"}

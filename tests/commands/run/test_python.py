@@ -108,7 +108,7 @@ def test_what_reading_the_private_file_told_is_said_and_not_written_down(
 def test_a_finished_run_is_opened_without_its_experiment(run: Path) -> None:
     with pytest.raises(UserError, match=r"has no report\.json"):
         python.open_run(run)
-    assert cli.main(["page", str(run)]) == 0
+    assert cli.main(["report", str(run)]) == 0
     (run / "experiment.yaml").unlink()
     found: list[python.RunResult] = []
     thread = threading.Thread(target=lambda: found.append(python.open_run(str(run))))

@@ -77,7 +77,7 @@ def test_rows_put_into_more_samples_prevent_it_and_are_not_shown(run: Path) -> N
     with (run / "one_stage/draws/2/samples.jsonl").open("a") as file:
         file.write('{"utterance": "lunch with Ana at her mother\'s"}\n')
     assert cli.main(["verify", str(run)]) == 1
-    assert cli.main(["page", str(run)]) == 0
+    assert cli.main(["report", str(run)]) == 0
     assert "her mother" not in read_html(run / "report.html").words
 
 

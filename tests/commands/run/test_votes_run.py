@@ -71,7 +71,7 @@ def test_one_calibration_of_the_noise_covers_trainings_and_votes(run: Path, scop
 
 def test_the_run_is_verified_and_nobody_reads_of_clusters(run: Path) -> None:
     assert cli.main(["verify", str(run)]) == 0
-    assert cli.main(["page", str(run)]) == 0
+    assert cli.main(["report", str(run)]) == 0
     assert "cluster 1" not in (run / "report.html").read_text()
     assert all(read_release(RunRecord(run), name, ["(Yield (Ask))"]) is None for name in ("one_stage", "two_stage"))
     samples = [json.loads(line) for line in (run / "two_stage/samples.jsonl").read_bytes().splitlines()]

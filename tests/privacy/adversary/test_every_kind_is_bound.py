@@ -129,7 +129,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = [File("two_stage/evaluation.json", "metrics", "two_stage", "two_stage")]
     files.append(File("two_stage/evaluation.parsed.jsonl", "data", "two_stage", "two_stage"))
     end_step(run, "two_stage-evaluate", ["evaluate"], files, ["two_stage/samples.jsonl", public])
-    assert cli.main(["page", str(run)]) == 0
+    assert cli.main(["report", str(run)]) == 0
     return folder
 
 
@@ -166,7 +166,7 @@ def reasons(run: Path, capsys: pytest.CaptureFixture[str]) -> str:
 def shown(run: Path, capsys: pytest.CaptureFixture[str]) -> str:
     """All that the page, the report and its file, and the tables tell."""
     capsys.readouterr()
-    assert cli.main(["page", str(run)]) == 0 and cli.main(["page", str(run), "--csv", str(run / "all.csv")]) == 0
+    assert cli.main(["report", str(run)]) == 0 and cli.main(["report", str(run), "--csv", str(run / "all.csv")]) == 0
     return capsys.readouterr().out + read_html(run / "report.html").words + (run / "report.json").read_text()
 
 
@@ -230,7 +230,7 @@ def another_reference(run: Path) -> None:
     (run.parent / "public.jsonl").write_bytes(lines({"utterance": "else"}))
     own = [File("labels/evaluation.json", "metrics", "labels", "labels")]
     end_step(run, "labels-evaluate", ["evaluate"], own, ["labels/samples.jsonl", str(run.parent / "public.jsonl")])
-    assert cli.main(["page", str(run)]) == 0
+    assert cli.main(["report", str(run)]) == 0
 
 
 def another_private_file(run: Path) -> None:
@@ -255,7 +255,7 @@ MORE = {
     by_hand_in_its_place: r"two_stage/evaluation.json was changed",
     another_reference: r"public.jsonl",
     another_private_file: r"private.jsonl was another file when",
-    an_old_page: r"report.html was made of another two_stage/samples.jsonl .*python cli.py page",
+    an_old_page: r"report.html was made of another two_stage/samples.jsonl .*python cli.py report",
 }
 
 
@@ -285,11 +285,11 @@ def test_what_was_compared_with_private_text_is_named(run: Path, capsys: pytest.
         run, "two_stage-evaluate", ["evaluate"], own, ["two_stage/samples.jsonl"], str(run.parent / "private.jsonl")
     )
     (run / "two_stage" / "evaluation.parsed.jsonl").unlink()
-    assert cli.main(["page", str(run)]) == 0 and cli.main(["verify", str(run)]) == 0, capsys.readouterr().out
+    assert cli.main(["report", str(run)]) == 0 and cli.main(["verify", str(run)]) == 0, capsys.readouterr().out
     told = json.loads((run / "privacy_card.json").read_text())["not_covered"]
     named = {path for path, why in told.items() if why != "no step of the run made it"}
     assert named == {"two_stage/evaluation.json", "report.json"}
-    assert cli.main(["page", "--private", str(run)]) == 0 and cli.main(["verify", str(run)]) == 0
+    assert cli.main(["report", "--private", str(run)]) == 0 and cli.main(["verify", str(run)]) == 0
     assert "report.html" in json.loads((run / "privacy_card.json").read_text())["not_covered"]
 
 

@@ -348,14 +348,14 @@ def test_a_broken_ledger_or_manifest_is_no_card(run: Path, tmp_path: Path, capsy
 
 
 def test_the_report_shows_the_card(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["page", str(run)]) == 0
+    assert cli.main(["report", str(run)]) == 0
     assert "Privacy card: VERIFIED" in capsys.readouterr().out
     card = json.loads((run / "report.json").read_text())["card"]
     assert card == json.loads((run / "privacy_card.json").read_text())
     shown = read_html(run / "report.html").words
     assert "VERIFIED" in shown and all(text in shown for text in card["not_checked"])
     swapped_checkpoint(run)
-    assert cli.main(["page", str(run)]) == 2  # of these samples there is no page
+    assert cli.main(["report", str(run)]) == 2  # of these samples there is no page
     assert "Privacy card: NOT VERIFIED: " in capsys.readouterr().out
 
 
