@@ -16,7 +16,7 @@ import yaml
 from commands.run.experiment.changes import changes, run_anew
 from commands.run.experiment.settings import Experiment
 from commands.run.steps.recipes import steps_of
-from commands.run.steps.run_plan import Work
+from commands.run.steps.run_plan import RunPlan
 from commands.run_folder.manifest_writer import declare, enter
 from commands.run_folder.steps import File, Role, Step
 from commands.run_folder.systems import system
@@ -38,9 +38,9 @@ METRICS = {
 }
 
 
-def work_of(experiment: Experiment, run: Path = Path("RUN")) -> Work:
+def work_of(experiment: Experiment, run: Path = Path("RUN")) -> RunPlan:
     """All that an experiment has to do in a new folder."""
-    return Work(experiment, run, steps_of(experiment, run), True, frozenset(), {})
+    return RunPlan(experiment, run, steps_of(experiment, run), True, frozenset(), {})
 
 
 @cache

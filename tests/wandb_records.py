@@ -34,7 +34,7 @@ class OfflineRun:
     """One piece of a run: what one process has written.
 
     Attributes:
-        run: Its RunRecord.
+        run: Its RunFolder.
         config: Configuration, by key.
         history: Rows of logged values.
         summary: Final values, by key.

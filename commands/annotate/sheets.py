@@ -25,7 +25,7 @@ _FORMULA = re.compile(r"^'('*[=+\-@\t\r\n＝＋－＠])")
 
 
 def write_sheet(file: Path, sheet: Path, parser: Path | None = None) -> str:
-    """Write rows as a sheet for annotators, those first that are worth most; see :func:`in_order`.
+    """Write rows as a sheet for annotators, those first that are worth most; see :func:`by_value`.
 
     Args:
         file: Rows with utterances, and with trees unless there is a parser.
@@ -55,7 +55,7 @@ def write_sheet(file: Path, sheet: Path, parser: Path | None = None) -> str:
         scored = load_parser(parser).annotate_with_scores([row["utterance"] for row in rows], progress=True)
         for row, (tree, nats) in zip(rows, scored, strict=True):
             row |= {"parse": tree, "confidence": math.exp(-nats)}
-    rows = in_order(rows)
+    rows = by_value(rows)
     if kind(str(sheet)) == ".csv":
         table = io.StringIO()
         writer = csv.DictWriter(table, COLUMNS)
@@ -68,7 +68,7 @@ def write_sheet(file: Path, sheet: Path, parser: Path | None = None) -> str:
     return f"{len(rows)} rows of {kinds} templates in {sheet}: the first {kinds} show each template once"
 
 
-def in_order(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def by_value(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return rows with their templates, those first that are worth annotating first.
 
     They come in rounds: one of each template, then a second of each that has two, and so on. Of a template, and inside

@@ -24,10 +24,10 @@ from callbacks.differential_privacy import DifferentialPrivacy
 from callbacks.progress_lines import ProgressInPlace, ProgressLines
 from callbacks.slurm_job import SlurmJob
 from callbacks.wandb_artifacts import never_fatal
+from commands.lightning.arguments import PRIVACY, DoppelArgumentParser, listed_privacy, no_prompts
 from commands.lightning.hardware import check_hardware, settled_precision, uses_cpu
 from commands.lightning.kept import CHECKPOINT, listed, refuse_unkept, with_needed
 from commands.lightning.own_code import place
-from commands.lightning.parser import PRIVACY, DoppelArgumentParser, listed_privacy, no_prompts
 from commands.lightning.prompts import check_prompts
 from commands.run_folder.manifest_writer import refuse_lost_ledger
 from commands.run_folder.ownership import claim, hold, last_checkpoint, ledger_of_run, refuse_to_begin_again, wandb_id

@@ -51,7 +51,7 @@ def _run(command: str, argv: list[str]) -> None:
 
     find_here()
     from commands.lightning.cli import DoppelCLI
-    from commands.lightning.closing import close
+    from commands.lightning.next_steps import close
     from commands.lightning.quiet import silence
 
     silence(command)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from commands.run_folder.manifest import Entry, Manifest
-from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.steps import RELEASED
 from commands.run_folder.systems import system
 from commands.run_folder.yaml_files import public_names
@@ -18,13 +18,13 @@ from doppel.privacy.ledger import Ledger
 EVOLVE = "evolve"
 
 
-def ledger_of(record: RunRecord) -> Ledger:
+def ledger_of(record: RunFolder) -> Ledger:
     """Open the ledger of a run, whose file may not be there."""
     return Ledger(record.folder / FILE_NAME)
 
 
 def covered_summary(
-    record: RunRecord, systems: Collection[str] = (), archived: Collection[str] = ()
+    record: RunFolder, systems: Collection[str] = (), archived: Collection[str] = ()
 ) -> dict[str, Any] | None:
     """Return a ledger's summary, in which a budget is void where the ledger does not cover what was sampled.
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from commands.privacy.coverage import FILE_NAME, taken_as_given
 from commands.run_folder.manifest import Manifest
-from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.stage_config import StageConfig
 from commands.run_folder.yaml_files import public_names
 from doppel.errors import UserError
@@ -140,7 +140,7 @@ def _card(stage_dir: Path, checkpoint: Path, config: StageConfig) -> dict[str, A
     together = {name: everything[name] for name in ("epsilon", "target_epsilon", "delta", "accountant", "num_runs")}
     told = {"statement": statement, "scope": scope, "num_steps": state["num_steps"], "origins": origins}
     told["paid"] = {name: state[name] for name in ("scope", "mechanism_id", "num_steps")} | {"sha256": digest}
-    run = RunRecord(run_of(stage_dir))
+    run = RunFolder(run_of(stage_dir))
     taken = taken_as_given([config.model.get("base_model")], run.experiment.get("commit") or ())
     not_checked = [*([] if made is not None else [_BY_HAND]), *taken]
     return {"private": True, **told, **spent, "everything": together, "not_checked": not_checked}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.sections import of_system
 from commands.run_folder.stage_config import StageConfig
 from datamodules.guards.overlap import refuse_private
@@ -155,7 +155,7 @@ def _total(stage_dir: Path, privacy: PrivacyArguments) -> float | None:
     What a finished training has saved stays as it ran. If a release were held to that, a run that another one has
     overtaken could not go on, whatever total it was given.
     """
-    experiment = RunRecord(run_of(stage_dir)).experiment
+    experiment = RunFolder(run_of(stage_dir)).experiment
     if not experiment:
         return privacy.total_epsilon
     total = (of_system(experiment, privacy.scope).get("privacy") or {}).get("total_epsilon")

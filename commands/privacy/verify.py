@@ -21,7 +21,7 @@ from commands.privacy.coverage import (
 from commands.privacy.evolution_settings import generator_of
 from commands.privacy.rows_card import check_rows
 from commands.run_folder.manifest import REPORTS, Entry
-from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.steps import RELEASED
 from doppel.console.collection import no_collection
 from doppel.errors import UserError
@@ -74,7 +74,7 @@ def verify(run_dir: Path) -> int:
         statement, reasons = check_rows(run_dir)
         print("\n".join([statement, *_verdict(reasons)]))
         return 1 if reasons else 0
-    content = card(RunRecord(run_dir))
+    content = card(RunFolder(run_dir))
     print(write_card(content, run_dir))
     return 0 if content["verified"] else 1
 
@@ -87,7 +87,7 @@ def write_card(content: dict[str, Any], folder: Path) -> str:
     return text
 
 
-def card(record: RunRecord, *, renews: bool = False) -> dict[str, Any]:
+def card(record: RunFolder, *, renews: bool = False) -> dict[str, Any]:
     """Compute the privacy card of a run.
 
     Args:
@@ -187,14 +187,14 @@ def _mechanism(recorded: Mapping[str, Any]) -> dict[str, Any]:
     return {"stage": recorded["stage"], "mechanism": kind, **{name: recorded[name] for name in names}, **steps}
 
 
-def _covered(record: RunRecord, made: Entry) -> dict[str, Any]:
+def _covered(record: RunFolder, made: Entry) -> dict[str, Any]:
     told: dict[str, Any] = {"file": made.path, "sha256": made.sha256}
     told |= {"role": made.role, "system": made.system, "budget": made.budget}
     num = {"num_lines": record.manifest.path(made).read_bytes().count(b"\n")} if made.role in RELEASED else {}
     return told | num
 
 
-def _not_checked(record: RunRecord) -> list[str]:
+def _not_checked(record: RunFolder) -> list[str]:
     """What the card takes as given, in words that follow "not checked"."""
     bases = [config.model.get("base_model") for config in record.trainings]
     bases += [generator_of(record.experiment)] if record.manifest.find("release", verb=EVOLVE) else []

@@ -13,9 +13,8 @@ import pandas as pd
 
 from commands.privacy.coverage import covered_summary
 from commands.quality.measures import human_value, is_baseline
-from commands.run_folder.run_folder import RunRecord
-from commands.run_folder.systems import in_order as systems_in_order
-from commands.run_folder.systems import main_of, system
+from commands.run_folder.run_folder import RunFolder
+from commands.run_folder.systems import in_order, main_of, system
 from doppel.errors import UserError
 from doppel.files import write_text
 
@@ -54,7 +53,7 @@ def read_runs(folders: Iterable[Path]) -> tuple[pd.DataFrame, list[str]]:
     """
     rows: list[dict[str, Any]] = []
     problems: list[str] = []
-    found = {root: list(RunRecord.find(root)) for root in folders}
+    found = {root: list(RunFolder.find(root)) for root in folders}
     every = [record for records in found.values() for record in records]
     for root, records in found.items():
         if not records:
@@ -118,12 +117,12 @@ def pool(frame: pd.DataFrame) -> pd.DataFrame:
     )
     for column in ("std", "seeds"):
         pooled[column] = pooled.pop(f"told_{column}").fillna(pooled[column])
-    return in_order(pooled.reset_index())
+    return by_system(pooled.reset_index())
 
 
-def in_order(frame: pd.DataFrame) -> pd.DataFrame:
+def by_system(frame: pd.DataFrame) -> pd.DataFrame:
     """Return rows of a table: human turns, then ε = ∞, then falling ε; systems in the order of their table."""
-    places = {name: place for place, name in enumerate([HUMAN, *systems_in_order(frame["system"].dropna().unique())])}
+    places = {name: place for place, name in enumerate([HUMAN, *in_order(frame["system"].dropna().unique())])}
     falling = frame["epsilon"].map(lambda epsilon: -math.inf if math.isnan(epsilon) else max(-epsilon, -1e300))
     order = frame.assign(_first=falling, _second=frame["system"].map(places))
     return order.sort_values(["_first", "_second"], kind="stable").drop(columns=["_first", "_second"])
@@ -134,7 +133,7 @@ def _commits(commits: pd.Series) -> str | None:
     return ", ".join(dict.fromkeys(f"{part[:8]}{'+dirty' * part.endswith('+dirty')}" for part in parts)) or None
 
 
-def _rows(record: RunRecord, name: str, problems: list[str], beside: Sequence[RunRecord]) -> Iterator[dict[str, Any]]:
+def _rows(record: RunFolder, name: str, problems: list[str], beside: Sequence[RunFolder]) -> Iterator[dict[str, Any]]:
     """The rows of one run."""
     report = record.report()
     if report is None:
@@ -182,7 +181,7 @@ def _rows(record: RunRecord, name: str, problems: list[str], beside: Sequence[Ru
     problems += [f"{name}, {own}: {why}" for own, why in (report.get("left_out") or {}).items()]
 
 
-def _scopes(record: RunRecord, report: Mapping[str, Any], systems: list[str]) -> tuple[dict[str, Any], bool]:
+def _scopes(record: RunFolder, report: Mapping[str, Any], systems: list[str]) -> tuple[dict[str, Any], bool]:
     """What each scope promised and spent, and whether the ledger says so as it is now, or the report alone.
 
     Samples of budgets that the report found covered need not be in a manifest any more.
@@ -220,7 +219,7 @@ def _settings(report: Mapping[str, Any], name: str) -> dict[str, Any]:
     }
 
 
-def _training(record: RunRecord, scope: str, sampling: Any, beside: Sequence[RunRecord]) -> str | None:
+def _training(record: RunFolder, scope: str, sampling: Any, beside: Sequence[RunFolder]) -> str | None:
     """Settings of training and sampling in words, so that points of a grid are not taken for seeds."""
     parts = [record.training_settings(scope, beside), json.dumps(sampling, sort_keys=True) if sampling else ""]
     return "; ".join(filter(None, parts)) or None

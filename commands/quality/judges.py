@@ -12,7 +12,7 @@ from commands.lightning.trained_model import place_of
 from commands.privacy.evolution_settings import generator_of
 from commands.quality.measures import OWN_BASE
 from commands.run_folder.private_files import run_folders
-from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.stage_config import StageConfig
 from commands.run_folder.systems import BASE_MODEL
 from commands.run_folder.yaml_files import public_names
@@ -113,7 +113,7 @@ def bases_of(samples: Path) -> list[str]:
     """Return the base models of the generators of a file of samples, by the manifest or the trainings of its run."""
     found: list[str] = []
     for folder in run_folders(samples):
-        record = RunRecord(folder)
+        record = RunFolder(folder)
         made = record.manifest.upstream(str(samples.resolve().relative_to(folder)))
         names = [entry.path for entry in made if entry.role == "checkpoint"]
         names += [name for entry in made for name in entry.inputs if name.endswith(".ckpt")]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from commands.run_folder.manifest import Entry, Manifest
-from commands.run_folder.run_folder import RunRecord, read_json
+from commands.run_folder.run_folder import RunFolder, read_json
 from commands.run_folder.stage_config import StageConfig
 from commands.run_folder.systems import in_order, system
 from commands.run_folder.yaml_files import public_names
@@ -20,7 +20,7 @@ _CHOICES = {
 
 
 def values(
-    record: RunRecord, verb: Literal["evaluate", "parser-metrics"]
+    record: RunFolder, verb: Literal["evaluate", "parser-metrics"]
 ) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
     """Read the metrics of each system's samples, or of the parser that they taught, and why the rest is not there.
 
@@ -44,7 +44,7 @@ def values(
     return found, problems
 
 
-def sampling(record: RunRecord, of: str) -> dict[str, dict[str, Any]]:
+def sampling(record: RunFolder, of: str) -> dict[str, dict[str, Any]]:
     """Return how a system was sampled: file of trees or utterances → arguments of the sampling that wrote it.
 
     Without seed and ``max_rows``, on which the distribution does not depend.
@@ -61,7 +61,7 @@ def sampling(record: RunRecord, of: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-def draws(record: RunRecord, of: str) -> dict[str, dict[str, int]]:
+def draws(record: RunFolder, of: str) -> dict[str, dict[str, int]]:
     """Return what a system's models drew: file → number of samples, of texts, of those dropped, by reason, …."""
     prefixes = ("synthetic/num_", "synthetic/dropped/")
     return {
@@ -70,20 +70,20 @@ def draws(record: RunRecord, of: str) -> dict[str, dict[str, int]]:
     }
 
 
-def warnings(record: RunRecord, of: str) -> list[str]:
+def warnings(record: RunFolder, of: str) -> list[str]:
     """Return what the samplings of a system warned of, such as texts that were cut off."""
     return [
         f"{drawn.path}: {metrics['warning']}" for _, drawn, metrics in _samplings(record, of) if "warning" in metrics
     ]
 
 
-def resampling(record: RunRecord, of: str) -> dict[str, Any] | None:
+def resampling(record: RunFolder, of: str) -> dict[str, Any] | None:
     """Return how the trees or utterances of a system were drawn from an over-sample; None where they were not."""
     told = (_as_made(record, f"{made.path}.resampling.json") for made in _texts(record.manifest, of))
     return next((numbers for numbers in told if numbers is not None), None)
 
 
-def stage_seconds(record: RunRecord) -> dict[str, int]:
+def stage_seconds(record: RunFolder) -> dict[str, int]:
     """Return seconds of each finished step, in the order they ended; a mark that was made by hand holds no number.
 
     A step of a private run that read private text is left out: how long it took depends on that text, and anybody may
@@ -96,7 +96,7 @@ def stage_seconds(record: RunRecord) -> dict[str, int]:
     }
 
 
-def _samplings(record: RunRecord, of: str) -> Iterator[tuple[Entry, Entry, dict[str, Any]]]:
+def _samplings(record: RunFolder, of: str) -> Iterator[tuple[Entry, Entry, dict[str, Any]]]:
     """The samples of a system, and the trees or labels behind them: each file, what it was drawn from, its metrics."""
     for made in _texts(record.manifest, of):
         drawn = record.manifest.drawn_from(made) or made
@@ -105,7 +105,7 @@ def _samplings(record: RunRecord, of: str) -> Iterator[tuple[Entry, Entry, dict[
             yield made, drawn, metrics
 
 
-def _as_made(record: RunRecord, path: str) -> dict[str, Any] | None:
+def _as_made(record: RunFolder, path: str) -> dict[str, Any] | None:
     """What a file of numbers holds; None where no step made it, or it is not what its step made."""
     entry = record.manifest.files.get(path)
     return None if entry is None or record.manifest.changes(path) else read_json(record.manifest.path(entry))

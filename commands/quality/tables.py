@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from commands.quality.frame import CONTEXT, HUMAN, SETTINGS, VOID, in_order, pool, read_csv
+from commands.quality.frame import CONTEXT, HUMAN, SETTINGS, VOID, by_system, pool, read_csv
 from commands.quality.measures import SHOWN, measure
 from commands.run_folder.systems import system as system_of
 from doppel.console.table import Table
@@ -50,7 +50,7 @@ def beside_paper(own: pd.DataFrame) -> pd.DataFrame:
     paper = paper[[context["table"] in str(of).split() for of in paper["table"]]]
     if isinstance(context["missing_function"], str):
         paper = paper[[context["missing_function"].startswith(of) for of in paper["missing_function"]]]
-    return in_order(pd.concat([own, paper.assign(**context)], ignore_index=True))
+    return by_system(pd.concat([own, paper.assign(**context)], ignore_index=True))
 
 
 def table(pooled: pd.DataFrame, rows: Sequence[str] = (), metrics: Sequence[str] = ()) -> Table:

@@ -15,7 +15,7 @@ from commands.quality.measures import DOWN, INSTEAD, UP, Band, Measure, band, hu
 from commands.report.asked import Sample
 from commands.report.names import Names
 from commands.run_folder.private_files import of_runs
-from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.systems import system
 from datamodules.guards.overlap import refuse_private
 from datamodules.reading.columns import ReferenceColumns
@@ -129,7 +129,7 @@ def _names(metrics: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return [_FIRST, *independent, *_FIGURES, *sorted(each - {*_FIGURES}), *own]
 
 
-def reference(record: RunRecord) -> tuple[list[Sample], str]:
+def reference(record: RunFolder) -> tuple[list[Sample], str]:
     """Describe the human requests that the samples were compared with, or say why there are none.
 
     Formal guarantees:

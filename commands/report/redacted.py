@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.yaml_files import ROOT
 from datamodules.guards.redaction import Redaction
 
@@ -30,7 +30,7 @@ class Hidden:
     curves: str | None
 
 
-def hidden(record: RunRecord) -> Hidden | None:
+def hidden(record: RunFolder) -> Hidden | None:
     """Return what was hidden of the rows of a run; None where nothing was.
 
     Formal guarantees:

@@ -16,7 +16,7 @@ from scipy.stats import binomtest
 from commands.privacy.coverage import ledger_of
 from commands.privacy.feature_extractors import CLUSTERS
 from commands.run_folder.manifest import Entry, Manifest
-from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.run_folder import RunFolder
 from datamodules.reading.attribute_codes import AttributeCodes
 from doppel.privacy.histogram import CONFIDENCE, Z, largest_noise
 from doppel.resampling import tree_vector
@@ -51,7 +51,7 @@ class Release:
         return self.shares[name] > largest_noise(len(self.shares)) * self.deviations[name]
 
 
-def read_release(record: RunRecord, of: str, trees: Sequence[str]) -> Release | None:
+def read_release(record: RunFolder, of: str, trees: Sequence[str]) -> Release | None:
     """Read what was released for a system: the histogram of its labels, or of the functions that resampled it, or the
     single columns of its table of attributes where samples have no trees.
 

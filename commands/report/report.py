@@ -10,7 +10,7 @@ from jsonargparse.typing import NonNegativeInt, PositiveInt
 from commands.report.report_json import build_report, write_report
 from commands.report.report_text import render
 from commands.report.write import write_page
-from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.run_folder import RunFolder
 from doppel.console.collection import no_collection
 from doppel.errors import UserError
 
@@ -97,9 +97,9 @@ def report(
     print(f"The page: {path} (open it in a browser; it asks no network for anything)")
 
 
-def _records(folder: Path) -> list[RunRecord]:
+def _records(folder: Path) -> list[RunFolder]:
     """The run that a folder is, or those that it holds."""
-    found = list(RunRecord.find(folder))
+    found = list(RunFolder.find(folder))
     if not found:
         raise UserError(f"{folder} holds no run: give a run folder, or several")
     return [record for record in found if record.folder == folder] or found

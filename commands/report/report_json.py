@@ -13,7 +13,7 @@ from commands.privacy.coverage import covered_summary
 from commands.privacy.verify import card, write_card
 from commands.quality import run_numbers
 from commands.run_folder.manifest_writer import enter_report
-from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.systems import in_order, main_of
 from commands.run_folder.yaml_files import public_names
 from datamodules.training_rows import TrainingRows
@@ -27,7 +27,7 @@ PACKAGES = ("doppel", "torch", "lightning", "transformers", "opacus", "dp-accoun
 SPLIT_FIELDS = ("fingerprint", "missing_function", "public_share", "test_fingerprint", "test_share", "by")
 
 
-def write_report(record: RunRecord, report: dict[str, Any]) -> dict[str, Any]:
+def write_report(record: RunFolder, report: dict[str, Any]) -> dict[str, Any]:
     """Write ``report.json``, and of a private run the privacy card.
 
     Args:
@@ -46,7 +46,7 @@ def write_report(record: RunRecord, report: dict[str, Any]) -> dict[str, Any]:
     return report
 
 
-def build_report(record: RunRecord) -> dict[str, Any]:
+def build_report(record: RunFolder) -> dict[str, Any]:
     """Collect what a pipeline spent and what it reached.
 
     Args:
@@ -118,7 +118,7 @@ def _privacy(ledger: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _data(record: RunRecord, ledger: dict[str, Any] | None) -> dict[str, Any]:
+def _data(record: RunFolder, ledger: dict[str, Any] | None) -> dict[str, Any]:
     """The data as the trained stages name them."""
     mechanisms = [] if ledger is None else ledger["mechanisms"]
     main = main_of(m["scope"] for m in mechanisms)
@@ -137,7 +137,7 @@ def _data(record: RunRecord, ledger: dict[str, Any] | None) -> dict[str, Any]:
     return data
 
 
-def _adaptation(record: RunRecord, data: dict[str, Any]) -> dict[str, Any]:
+def _adaptation(record: RunFolder, data: dict[str, Any]) -> dict[str, Any]:
     """The data, and where the run is an adaptation also its parsers' accuracy and how it was split.
 
     The files that the stages read depend on the seed (who is private) and on the low-resource parser (their trees), so

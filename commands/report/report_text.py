@@ -7,7 +7,7 @@ from typing import Any
 
 from commands.quality.evaluate import CHOSEN_BY_JUDGE
 from commands.quality.measures import INSTEAD, LEAST_FOR_MAUVE, human_value, judged, measure, with_sound_mauve
-from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.systems import system
 from doppel.console.table import Table
 from doppel.files import read_json_lines
@@ -17,7 +17,7 @@ _COLUMNS += ("attribute_jsd", "attribute_adherence", "attribute_downstream")
 _OF_PARSERS = ("exact_match", "exact_match@missing")
 
 
-def render(report: dict[str, Any], record: RunRecord, num_samples: int = 3) -> str:
+def render(report: dict[str, Any], record: RunFolder, num_samples: int = 3) -> str:
     """Render the run: a row for each system, what all of them spend, what is missing, and some samples of the main one.
 
     Every other figure is in report.json and on the page.
@@ -50,7 +50,7 @@ def render(report: dict[str, Any], record: RunRecord, num_samples: int = 3) -> s
     return "\n".join([*lines, *_samples(record, report["metrics"], num_samples)])
 
 
-def _samples(record: RunRecord, names: Iterable[str], number: int) -> list[str]:
+def _samples(record: RunFolder, names: Iterable[str], number: int) -> list[str]:
     """The first different samples of four words or more, of the first file that is as it was made."""
     made, manifest = record.manifest.samples(), record.manifest
     entries = [made[name] for name in sorted(names, key=lambda name: not system(name).is_main) if name in made]

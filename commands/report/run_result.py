@@ -49,10 +49,10 @@ def open_run(run_dir: str | Path) -> RunResult:
     """
     import pandas as pd
 
-    from commands.run_folder.run_folder import RunRecord
+    from commands.run_folder.run_folder import RunFolder
     from commands.run_folder.systems import in_order
 
-    record = RunRecord(Path(run_dir).resolve())
+    record = RunFolder(Path(run_dir).resolve())
     report, made = record.report(), record.manifest.samples()
     if report is None:
         raise UserError(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from commands.report.names import Names
 from commands.report.supported import Supported, public_file, read_supported
-from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.steps import PUBLIC_TREES
 from commands.run_folder.yaml_files import public_names
 from doppel.errors import UserError
@@ -33,7 +33,7 @@ class Support:
     notes: tuple[str, ...] = ()
 
 
-def find_support(record: RunRecord, given: Sequence[str] | None, names: Names, occurring: Collection[str]) -> Support:
+def find_support(record: RunFolder, given: Sequence[str] | None, names: Names, occurring: Collection[str]) -> Support:
     """Find what the assistant supports: as given, as the experiment says, or by the API table of the sampled trees.
 
     Formal guarantees:
@@ -87,13 +87,13 @@ def find_support(record: RunRecord, given: Sequence[str] | None, names: Names, o
     return Support(supported, unknown, unseen, notes)
 
 
-def _tables(record: RunRecord) -> list[str]:
+def _tables(record: RunFolder) -> list[str]:
     """API tables under which trees were sampled, if they are on this machine."""
     files = (file for entry in record.manifest.find(verb="predict") for file in entry.inputs if file.endswith(".csv"))
     return [file for file in dict.fromkeys(files) if os.path.isfile(public_file(file))]
 
 
-def sampled_of(record: RunRecord, samples: str) -> str | None:
+def sampled_of(record: RunFolder, samples: str) -> str | None:
     """Return where the functions stand of which the trees of some samples could be made; None where of any.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any
 
 from commands.privacy.coverage import gaps, ledger_of
 from commands.report.asked import Sample, examples, word_shares
-from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.run_folder import RunFolder
 from doppel.words import TIMES, words_of
 
 #: Two words belong together where so many of the samples that say the rarer one say both.
@@ -17,7 +17,7 @@ _TOGETHER = 0.2
 _FEWEST = 2
 
 
-def read_unexpected(record: RunRecord, budget: str, samples: Sequence[Sample]) -> dict[str, Any] | None:
+def read_unexpected(record: RunFolder, budget: str, samples: Sequence[Sample]) -> dict[str, Any] | None:
     """Read the words that a budget has released.
 
     Formal guarantees:

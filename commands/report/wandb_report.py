@@ -7,12 +7,12 @@ from typing import Any, Literal
 from callbacks.wandb_artifacts import artifact, use_artifact
 from commands.report.html import PAGE
 from commands.run_folder.ownership import wandb_id
-from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.run_folder import RunFolder
 
 _CONFIG = ("experiment", "seed", "epsilon", "commit", "base_model", "num_samples")
 
 
-def log_report(record: RunRecord, report: dict[str, Any]) -> bool:
+def log_report(record: RunFolder, report: dict[str, Any]) -> bool:
     """Log ``report.json`` as an artifact that came from the synthetic files, and its metrics as the run's summary.
 
     Only where the stages of the pipeline have W&B runs: offline if theirs are, and in their project. Figures named
@@ -59,7 +59,7 @@ def log_report(record: RunRecord, report: dict[str, Any]) -> bool:
     return True
 
 
-def _logged(record: RunRecord) -> tuple[Literal["online", "offline"], str, str | None] | None:
+def _logged(record: RunFolder) -> tuple[Literal["online", "offline"], str, str | None] | None:
     """Whether the stages logged to W&B online, to which project, and whose; None: they did not log."""
     online = any(record.folder.rglob("wandb/run-*"))
     if not online and not any(record.folder.rglob("wandb/offline-run-*")):

@@ -28,7 +28,7 @@ from commands.report.tree_paths import tree_paths
 from commands.report.unexpected import read_unexpected
 from commands.run_folder.manifest import Entry
 from commands.run_folder.manifest_writer import enter_report
-from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.systems import in_order, system
 from commands.run_folder.yaml_files import public_names
 from doppel.errors import UserError
@@ -39,7 +39,7 @@ _MOST = 2000
 
 
 def write_page(
-    record: RunRecord,
+    record: RunFolder,
     report: Mapping[str, Any] | None,
     card: Mapping[str, Any] | None = None,
     *,
@@ -135,7 +135,7 @@ class _Drawn:
         return next((n for n in self.systems if any(sample.names for sample in self.shown[n])), self.systems[0])
 
 
-def _drawn(record: RunRecord, metrics: Mapping[str, Mapping[str, Any]]) -> _Drawn:
+def _drawn(record: RunFolder, metrics: Mapping[str, Mapping[str, Any]]) -> _Drawn:
     """The samples of a run that are as its steps have made them.
 
     Raises:
@@ -187,7 +187,7 @@ def _called(drawn: _Drawn, given: str | None) -> Names:
     return shipped_names(functions) if given is None and functions else read_names(given)
 
 
-def _unexpected(record: RunRecord, drawn: _Drawn) -> dict[str, Any] | None:
+def _unexpected(record: RunFolder, drawn: _Drawn) -> dict[str, Any] | None:
     """Words that nobody expected, of the main system's budget or else of the first one that has released any."""
     for name in dict.fromkeys([drawn.main, *drawn.systems]):
         found = read_unexpected(record, system(name).scope, drawn.shown[name])
@@ -197,7 +197,7 @@ def _unexpected(record: RunRecord, drawn: _Drawn) -> dict[str, Any] | None:
 
 
 def _requests(
-    record: RunRecord, drawn: _Drawn, called: Names, supported: Sequence[str] | None
+    record: RunFolder, drawn: _Drawn, called: Names, supported: Sequence[str] | None
 ) -> tuple[dict[str, Any], Support]:
     """What people ask for, and how requests are built; and what the assistant supports."""
     main = drawn.main
@@ -242,7 +242,7 @@ def _lists(drawn: _Drawn, called: Names, support: Support) -> dict[str, Any]:
 
 
 def _quality(
-    record: RunRecord, drawn: _Drawn, metrics: Mapping[str, Mapping[str, Any]], called: Names, with_private: bool
+    record: RunFolder, drawn: _Drawn, metrics: Mapping[str, Mapping[str, Any]], called: Names, with_private: bool
 ) -> dict[str, Any]:
     """How near the samples come to human turns; figures named ``private/…`` only if they are asked for."""
     metrics = {name: metrics[name] for name in [*drawn.systems, *metrics] if name in metrics}
@@ -265,7 +265,7 @@ def _quality(
     }
 
 
-def privacy(record: RunRecord, card: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def privacy(record: RunFolder, card: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Return what a page says of privacy: the card that ``python cli.py verify`` writes, or why there is none.
 
     Returns:
@@ -295,7 +295,7 @@ def _rank(name: str, samples: Sequence[Sample]) -> tuple[bool, bool, bool]:
     return not system(name).is_main, not has_trees, not any(sample.label for sample in samples)
 
 
-def _samples(record: RunRecord, made: Entry) -> list[Sample]:
+def _samples(record: RunFolder, made: Entry) -> list[Sample]:
     """The samples of a system; lines without an utterance are passed over."""
     manifest = record.manifest
     parsed = [entry for entry in manifest.find("data", made.system, "evaluate") if not manifest.changes(entry.path)]
@@ -330,7 +330,7 @@ def _hierarchy(samples: Sequence[Sample], called: Names, support: Support, asked
     return hierarchy(calls, called, support.supported, max(FEWEST, len(calls) // 100))
 
 
-def _commands(record: RunRecord, samples: str) -> dict[str, str]:
+def _commands(record: RunFolder, samples: str) -> dict[str, str]:
     """What answers the questions that this page leaves open."""
     folder = Path(public_names(str(record.folder.resolve())))  # the page is read by others, in other places
     run = shlex.quote(str(folder))
@@ -343,7 +343,7 @@ def _commands(record: RunRecord, samples: str) -> dict[str, str]:
     }
 
 
-def _provenance(record: RunRecord, report: Mapping[str, Any] | None) -> dict[str, Any]:
+def _provenance(record: RunFolder, report: Mapping[str, Any] | None) -> dict[str, Any]:
     """Where the numbers come from, and how to have them again."""
     experiment, told = dict(record.experiment), report or {}
     commits = [word for word in experiment.get("commit") or () if word]

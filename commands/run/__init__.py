@@ -46,7 +46,7 @@ def run(
     import os
 
     from commands.run import launch
-    from commands.run.execution.work import make_folder
+    from commands.run.execution.settle import make_folder
     from commands.run_folder.manifest_writer import enter_rows
     from datamodules.reading.rows import as_json_lines
     from doppel.console.dispatch import QUIET

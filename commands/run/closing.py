@@ -7,49 +7,49 @@ import shlex
 from commands.run.execution.execute import minutes
 from commands.run.experiment.settings import systems_of
 from commands.run.preflight.training_plan import trainings_of
-from commands.run.steps.run_plan import Work
-from commands.run_folder.run_folder import RunRecord
+from commands.run.steps.run_plan import RunPlan
+from commands.run_folder.run_folder import RunFolder
 from doppel.console.say import program, say
 
 
-def tell_result(work: Work, seconds: float, is_verbose: bool = False) -> None:
+def tell_result(plan: RunPlan, seconds: float, is_verbose: bool = False) -> None:
     """Print the result of a run here: samples, what they cost, and the next commands."""
     from commands.quality.run_numbers import warnings as sampling_warnings  # which no --help waits for
 
-    say(f"── {work.experiment.name} finished in {minutes(seconds)}")
-    record = RunRecord(work.run)
+    say(f"── {plan.experiment.name} finished in {minutes(seconds)}")
+    record = RunFolder(plan.run)
     report = record.report() or {}
     privacy = report.get("privacy") or {"systems": {}}
-    for step in work.steps if is_verbose else []:
+    for step in plan.steps if is_verbose else []:
         if step.kind == "fit":
-            say(f"   model    {work.run / str(step.folder) / 'checkpoints' / 'last.ckpt'}")
-    for system in systems_of(work.experiment):
+            say(f"   model    {plan.run / str(step.folder) / 'checkpoints' / 'last.ckpt'}")
+    for system in systems_of(plan.experiment):
         if system.learns:
             own = privacy["systems"].get(system.scope, {})
             is_void = own.get("epsilon") is None
             cost = "NOT PRIVATE" if is_void else f"ε {own['target_epsilon']:.4g}, spent so far {own['epsilon']:.4g}"
-            say(f"   samples  {work.run / system.name / 'samples.jsonl'} ({system.name}, {cost})")
+            say(f"   samples  {plan.run / system.name / 'samples.jsonl'} ({system.name}, {cost})")
             for sentence in sampling_warnings(record, system.name):
                 say(f"   warning  {sentence}")
     if len(privacy["systems"]) > 1 and (whole := privacy.get("epsilon_if_all_systems_are_released")) is not None:
         say(f"   together ε {whole:.4g}, which holds for all that the page shows")
     if (everything := privacy.get("everything") or {}).get("num_runs", 1) > 1:
         say(f"   note     {everything['statement']}")
-    if (work.run / "report.html").is_file():
-        say(f"   page     {work.run / 'report.html'}")
+    if (plan.run / "report.html").is_file():
+        say(f"   page     {plan.run / 'report.html'}")
     card = report.get("card")
     if card is not None:
         say(f"   card     {'VERIFIED' if card['verified'] else 'NOT VERIFIED: ' + '; '.join(card['reasons'])}")
-    for number, words in enumerate(next_commands(work)):
+    for number, words in enumerate(next_commands(plan)):
         say(f"   {'' if number else 'next':8} {program()} {shlex.join(words)}")
 
 
-def next_commands(work: Work) -> list[list[str]]:
+def next_commands(plan: RunPlan) -> list[list[str]]:
     """Return commands for what people do with a finished run, each as it can be copied."""
-    run = work.run
-    trained = [str(step.folder) for system in systems_of(work.experiment) for step in trainings_of(system, work.steps)]
+    run = plan.run
+    trained = [str(step.folder) for system in systems_of(plan.experiment) for step in trainings_of(system, plan.steps)]
     words = [["report", str(run)]] if (run / "report.html").is_file() else []
-    if work.experiment.is_private:
+    if plan.experiment.is_private:
         words.append(["verify", str(run)])
     if trained:
         words.append(["sample", str(run), "--num", "5000"])

@@ -14,13 +14,13 @@ from commands.run.execution.execute import run_here
 from commands.run.execution.forks import answer, can_fork
 from commands.run.execution.grid import name_points, run_grid
 from commands.run.execution.jobs import submit_run
+from commands.run.execution.settle import make_folder, settle, write
 from commands.run.execution.slurm import Site, load_site, queued
-from commands.run.execution.work import make_folder, settle, write
 from commands.run.experiment.experiment import load
 from commands.run.experiment.settings import Experiment
 from commands.run.experiment.values import Point, joined, read_grid, read_values
 from commands.run.preflight.preflight import preflight
-from commands.run.steps.run_plan import Mode, Work
+from commands.run.steps.run_plan import Mode, RunPlan
 from commands.run_folder.manifest_writer import refuse_lost_ledger
 from commands.run_folder.ownership import has_begun, hold
 from doppel.console.heard import LOG, written_down
@@ -98,39 +98,39 @@ def run(
     cluster = load_site(site, joined(read_values(slurm), _given(profile=profile, nodes=nodes)))
     folder = Path(os.path.abspath(run_dir))
 
-    def make(point: Point, name: str) -> Work:
+    def make(point: Point, name: str) -> RunPlan:
         settings = point if point.keys() <= {"epsilon", "seed"} else {**point, "table": None}  # is of no table
         return begin(load(experiment, {**joined(changes, point), **settings}), folder / name, cluster)
 
     is_here = mode == "local" or not has_slurm
 
-    def gate(work: Work) -> None:
+    def gate(plan: RunPlan) -> None:
         call = answer if mode == "local" and can_fork(cluster.interpreter) else None
-        found = preflight(work, mode, is_here, call)
+        found = preflight(plan, mode, is_here, call)
         if mode == "check":
             from commands.run.preflight.estimate import tell_ready  # and what trains
 
-            tell_ready(work, found)
+            tell_ready(plan, found)
 
-    def go(work: Work) -> int:
+    def go(plan: RunPlan) -> int:
         if mode == "local":
-            return execute(work, cluster.interpreter, verbose)
+            return execute(plan, cluster.interpreter, verbose)
         if mode != "check":
-            submit_run(work, cluster, is_dry=mode == "dry-run")
+            submit_run(plan, cluster, is_dry=mode == "dry-run")
         return 0
 
     if grid:
         status = run_grid(name_points(read_grid(grid)), make, gate, go, folder, cluster, mode)
     else:
-        work = begin(load(experiment, changes), folder, cluster)
-        gate(work)
-        status = go(work)
+        plan = begin(load(experiment, changes), folder, cluster)
+        gate(plan)
+        status = go(plan)
     if mode == "check" and status == 0:
         say("nothing was spent; next: the same command without --check")
     return status
 
 
-def begin(experiment: Experiment, run: Path, site: Site) -> Work:
+def begin(experiment: Experiment, run: Path, site: Site) -> RunPlan:
     """Return what an experiment has to do in a folder.
 
     Raises:
@@ -143,15 +143,15 @@ def begin(experiment: Experiment, run: Path, site: Site) -> Work:
     return settle(experiment, run, site, is_anew, jobs)
 
 
-def execute(work: Work, python: str, is_verbose: bool = False) -> int:
+def execute(plan: RunPlan, python: str, is_verbose: bool = False) -> int:
     """Run the steps here, and say what came of them; exit status."""
-    with hold(make_folder(work.run)):
+    with hold(make_folder(plan.run)):
         start = time.time()
-        write(work, overwrite=True)
-        with written_down(work.run / LOG):
-            status = run_here(work.run, work.steps, python, is_verbose)
+        write(plan, overwrite=True)
+        with written_down(plan.run / LOG):
+            status = run_here(plan.run, plan.steps, python, is_verbose)
             if status == 0:
-                tell_result(work, time.time() - start, is_verbose)
+                tell_result(plan, time.time() - start, is_verbose)
         return status
 
 

@@ -23,7 +23,7 @@ from commands.run_folder import systems
 from commands.run_folder.manifest import Manifest
 from commands.run_folder.manifest_writer import declare, refuse_old
 from commands.run_folder.ownership import hold
-from commands.run_folder.run_folder import RunRecord, read_json
+from commands.run_folder.run_folder import RunFolder, read_json
 from commands.run_folder.steps import Step
 from commands.run_folder.systems import System
 from commands.run_folder.yaml_files import dump, read_yaml
@@ -133,7 +133,7 @@ def sample(
             if wanted.oversample == 1 or seed is not None:  # a plain draw has all, and a seed repeats its texts
                 break
     if drawn:
-        _tell(RunRecord(run), chosen, drawn, run_dir, wanted)
+        _tell(RunFolder(run), chosen, drawn, run_dir, wanted)
     return status
 
 
@@ -157,7 +157,7 @@ def _experiment(run: Path, named: Path) -> Experiment:
             f"{named} has no experiment.yaml: its models were trained by hand, so that nothing tells how they are to "
             f"be sampled, and no card would cover it. By hand: {predict_command(stages[0])}"
         )
-    found = [record.folder for record in RunRecord.find(run) if (record.folder / "experiment.yaml").is_file()]
+    found = [record.folder for record in RunFolder.find(run) if (record.folder / "experiment.yaml").is_file()]
     hint = f"give one of its runs, such as {found[0]}" if found else "give the folder of a finished run"
     raise UserError(f"{named} has no experiment.yaml: {hint}")
 
@@ -279,7 +279,7 @@ def _run(experiment: Experiment, run: Path, steps: Sequence[Step]) -> int:
         return run_here(run, steps)
 
 
-def _tell(record: RunRecord, system: System, drawn: Mapping[str, int], named: Path, wanted: Wanted) -> None:
+def _tell(record: RunFolder, system: System, drawn: Mapping[str, int], named: Path, wanted: Wanted) -> None:
     """Renew card and page, and say what came of it."""
     from commands.privacy.coverage import ledger_of
     from commands.privacy.verify import card, write_card

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from commands.run_folder.facts import Fact
-from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.sections import read_experiment
 from commands.run_folder.stage_config import StageConfig
 from commands.run_folder.steps import PRIVATE_PARTS
@@ -45,7 +45,7 @@ def of_runs(*places: Path | None, if_private: bool = False) -> list[Source]:
     """
     found: list[Source] = []
     for folder in dict.fromkeys(folder for place in places if place for folder in [*run_folders(place), place]):
-        if if_private and not all(RunRecord(run).is_private for run in run_folders(folder)):
+        if if_private and not all(RunFolder(run).is_private for run in run_folders(folder)):
             continue
         if (folder / "experiment.yaml").is_file():
             experiment = read_experiment(folder / "experiment.yaml")

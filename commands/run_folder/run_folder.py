@@ -30,13 +30,13 @@ _TRAINING = ("epochs", "trainer", "model", "data", "privacy", "stages", "overlay
 
 
 @dataclass(frozen=True)
-class RunRecord:
+class RunFolder:
     """A run folder; nothing in it need be there."""
 
     folder: Path
 
     @staticmethod
-    def find(root: Path) -> Iterator[RunRecord]:
+    def find(root: Path) -> Iterator[RunFolder]:
         """Yield every run at or below a folder, by name; an audit has a ledger of its own, and is no run.
 
         Raises:
@@ -47,7 +47,7 @@ class RunRecord:
         for folder, subfolders, files in os.walk(root):
             subfolders[:] = sorted(set(subfolders) - {"code"})  # what the jobs of a run execute
             if _MARKS & set(files) and AUDIT_SETTINGS not in files:
-                yield RunRecord(Path(folder))
+                yield RunFolder(Path(folder))
 
     @cached_property
     def manifest(self) -> Manifest:
@@ -108,7 +108,7 @@ class RunRecord:
         told = flat(public_names({key: experiment.get(key) or {} for key in _TRAINING}))
         return {key: value for key, value in told.items() if not (key.startswith("data.") and key.endswith("_path"))}
 
-    def training_settings(self, of: str, beside: Iterable[RunRecord] = ()) -> str:
+    def training_settings(self, of: str, beside: Iterable[RunFolder] = ()) -> str:
         """Return the settings of a system's trainings in short: equal settings have equal texts.
 
         Args:

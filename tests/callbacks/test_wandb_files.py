@@ -23,7 +23,7 @@ from commands.report.wandb_report import log_report
 from commands.report.write import write_page
 from commands.run_folder.manifest_writer import lay_out
 from commands.run_folder.ownership import wandb_id
-from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.steps import File, Role
 from datamodules.guards.selection import Selection
 from datamodules.reading.files import content_digest
@@ -98,8 +98,8 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory, tiny_model: str, corpus: 
     metrics = {"two_stage": {"word_overlap": 0.5, "private/copies": 3}}
     report |= {"metrics": metrics, "privacy": {"systems": {"two_stage": {"epsilon": 7.5}}}}  # type: ignore[dict-item]
     (run / "report.json").write_text(json.dumps(report))
-    write_page(RunRecord(run), report)
-    assert log_report(RunRecord(run), report)
+    write_page(RunFolder(run), report)
+    assert log_report(RunFolder(run), report)
     wandb.teardown()  # as at the end of a process: all is written
     yield run
     patch.undo()
@@ -210,7 +210,7 @@ def test_nothing_private_is_in_any_file(pipeline: Path, corpus: str, runs: dict[
 
 
 def test_a_run_without_weights_and_biases_logs_no_report(tmp_path: Path) -> None:
-    assert not log_report(RunRecord(tmp_path), {})
+    assert not log_report(RunFolder(tmp_path), {})
 
 
 def test_ids_are_stable_and_those_of_array_tasks_say_so(tmp_path: Path) -> None:

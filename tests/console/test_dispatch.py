@@ -47,6 +47,14 @@ def test_a_file_gives_arguments_by_name_and_words_win_over_it(
     assert "did you mean step hidden?" in capsys.readouterr().err
 
 
+def test_a_command_answers_to_the_name_that_it_had_before(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["size", "a", "--num-samples", "4"]
+    assert main(COMMANDS, "About.", "prog", words, aliases={"size": "measure"}) == 0
+    assert console_commands.seen["runs"] == [Path("a")]
+    assert main(COMMANDS, "About.", "prog", [], aliases={"size": "measure"}) == 0
+    assert "size" not in capsys.readouterr().out
+
+
 def test_what_is_left_out_has_the_default_of_the_signature() -> None:
     assert run("measure", "a", "--num-samples", "4") == 0
     seen = console_commands.seen

@@ -31,7 +31,7 @@ from doppel.errors import UserError
 #: What most steps import, after this module. Not Weights & Biases: its import makes a temporary folder, which the first
 #: command to end would remove under all later ones.
 MODULES = (
-    *("commands.lightning.rehearsal", "commands.lightning.closing", "commands.quality.evaluate"),
+    *("commands.lightning.rehearsal", "commands.lightning.next_steps", "commands.quality.evaluate"),
     *("lightning_modules.causal_lm", "datamodules.dialogue_data_module", "datamodules.prompt_data_module"),
     *("callbacks.synthetic_writer", "callbacks.wandb_lineage", "callbacks.preemption"),
     *("transformers.models.gpt2.modeling_gpt2", "sklearn.cluster"),

@@ -10,7 +10,7 @@ from pathlib import Path
 from commands.run.execution.jobs import submit_array
 from commands.run.execution.slurm import Site, queued
 from commands.run.experiment.values import Point
-from commands.run.steps.run_plan import Mode, Work
+from commands.run.steps.run_plan import Mode, RunPlan
 from doppel.console.say import say
 from doppel.errors import UserError
 
@@ -45,9 +45,9 @@ def _last_words(name: str, names: Iterable[str]) -> str:
 
 def run_grid(
     points: list[tuple[str, Point]],
-    make: Callable[[Point, str], Work],
-    gate: Callable[[Work], None],
-    go: Callable[[Work], int],
+    make: Callable[[Point, str], RunPlan],
+    gate: Callable[[RunPlan], None],
+    go: Callable[[RunPlan], int],
     runs: Path,
     site: Site,
     mode: Mode,
@@ -70,20 +70,20 @@ def run_grid(
         Exit status.
     """
     summary: list[str] = []
-    ready: dict[str, Work] = {}
+    ready: dict[str, RunPlan] = {}
     failed, is_here = 0, mode in ("local", "check")
     for name, point in points:
         if is_here:
             say(f"━━ {name}")
         try:
-            work = make(point, name)
-            if not is_here and not work.waiting:
+            plan = make(point, name)
+            if not is_here and not plan.waiting:
                 summary.append(f"{name}: finished already")
             elif not is_here and (job := queued(runs, name)) is not None:
                 summary.append(f"{name}: job {job} is in the queue already")
             else:
-                gate(work)
-                ready[name] = work
+                gate(plan)
+                ready[name] = plan
         except UserError as error:
             failed = 1
             summary.append(f"{name}: {'FAILED with status 2: error' if mode == 'local' else 'REFUSED'}: {error}")
@@ -91,12 +91,12 @@ def run_grid(
         summary += [f"{name}: checked" for name in ready]
     elif ready and mode != "local":
         summary += submit_array(ready, runs, site, mode == "dry-run")
-    for name, work in ready.items() if mode == "local" else ():
+    for name, plan in ready.items() if mode == "local" else ():
         if failed in _ENDED:
             summary.append(f"{name}: not started")
             continue
         say(f"━━ {name}")
-        status = _status(work, go)
+        status = _status(plan, go)
         failed = status if status in _ENDED else failed or min(status, 1)
         summary.append(f"{name}: finished" if status == 0 else f"{name}: FAILED with status {status}")
     if mode == "local":
@@ -108,10 +108,10 @@ def run_grid(
     return failed
 
 
-def _status(work: Work, go: Callable[[Work], int]) -> int:
+def _status(plan: RunPlan, go: Callable[[RunPlan], int]) -> int:
     """What came of a run; what it refuses after all is said at once."""
     try:
-        return go(work)
+        return go(plan)
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2

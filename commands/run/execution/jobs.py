@@ -10,42 +10,42 @@ from dataclasses import replace
 from pathlib import Path
 
 from commands.run.execution.code_copy import copy_code
+from commands.run.execution.settle import write
 from commands.run.execution.slurm import Site, submit
-from commands.run.execution.work import write
 from commands.run.experiment.experiment import save
-from commands.run.steps.run_plan import Work
+from commands.run.steps.run_plan import RunPlan
 from commands.run_folder.steps import Step
 from commands.run_folder.yaml_files import PLACE
 from doppel.console.say import say
 
 
-def submit_run(work: Work, site: Site, is_dry: bool) -> None:
+def submit_run(plan: RunPlan, site: Site, is_dry: bool) -> None:
     """Submit a job for every step that is not done, or print how; jobs wait for what they read."""
-    code, lead = work.run / "code", "#" if is_dry else "──"
+    code, lead = plan.run / "code", "#" if is_dry else "──"
     if is_dry:
-        say(f"# code is first copied to {code}, configuration to {work.run}/configs")
+        say(f"# code is first copied to {code}, configuration to {plan.run}/configs")
         _show_exported(site, code)
     else:
-        write(work, overwrite=copy_code(code, site))
-        (work.run / "slurm").mkdir(exist_ok=True)
+        write(plan, overwrite=copy_code(code, site))
+        (plan.run / "slurm").mkdir(exist_ok=True)
     jobs: dict[str, str] = {}
-    for step in work.steps:
-        if step.is_once and work.is_done(step.name):
+    for step in plan.steps:
+        if step.is_once and plan.is_done(step.name):
             say(f"{lead} {step.name}: done already, skipped")
-        elif step.name in work.jobs:
-            jobs[step.name] = work.jobs[step.name]
+        elif step.name in plan.jobs:
+            jobs[step.name] = plan.jobs[step.name]
             say(f"{lead} {step.name}: job {jobs[step.name]} is in the queue already")
         else:
-            words = _sbatch(step, work, site, jobs)
-            jobs[step.name] = _shown(step, words) if is_dry else submit(step.name, sum(words, []), work.run, site)
+            words = _sbatch(step, plan, site, jobs)
+            jobs[step.name] = _shown(step, words) if is_dry else submit(step.name, sum(words, []), plan.run, site)
     if not is_dry:
         say(
-            f"── squeue --me shows the jobs; their output is in {work.run}/slurm. "
+            f"── squeue --me shows the jobs; their output is in {plan.run}/slurm. "
             "Give the command again to go on after a failure."
         )
 
 
-def submit_array(works: Mapping[str, Work], runs: Path, site: Site, is_dry: bool) -> list[str]:
+def submit_array(works: Mapping[str, RunPlan], runs: Path, site: Site, is_dry: bool) -> list[str]:
     """Submit one array with a task for each run of a folder, by name, so that no two share one; a line for each."""
     code = runs / "code"
     words = site.sbatch("fit", PLACE)
@@ -60,27 +60,27 @@ def submit_array(works: Mapping[str, Work], runs: Path, site: Site, is_dry: bool
     copy_code(code, site)
     for folder in (runs / "configs", runs / "slurm"):
         folder.mkdir(parents=True, exist_ok=True)
-    for name, work in works.items():
-        overlays = list(dict.fromkeys([*work.experiment.overlays, *site.overlays]))
-        save(replace(work.experiment, overlays=overlays), runs / "configs" / f"{name}.yaml")
+    for name, plan in works.items():
+        overlays = list(dict.fromkeys([*plan.experiment.overlays, *site.overlays]))
+        save(replace(plan.experiment, overlays=overlays), runs / "configs" / f"{name}.yaml")
     job = submit("grid", [*words, *command, *works], runs, site)
     for task, name in enumerate(works):
         (runs / "slurm" / f"{name}.job").write_text(f"{job}_{task}\n", encoding="utf-8")
     return [f"{name}: task {job}_{task}" for task, name in enumerate(works)]
 
 
-def _sbatch(step: Step, work: Work, site: Site, jobs: Mapping[str, str]) -> list[list[str]]:
+def _sbatch(step: Step, plan: RunPlan, site: Site, jobs: Mapping[str, str]) -> list[list[str]]:
     """The job of a step: sbatch with its options, what it waits for, the script, and the command."""
-    code = work.run / "code"
-    missing = [name for name in step.needs if name not in jobs and not work.is_done(name)]
+    code = plan.run / "code"
+    missing = [name for name in step.needs if name not in jobs and not plan.is_done(name)]
     assert not missing, f"{step.name} stands before {missing}, which it needs"
-    words = [*site.sbatch(step.kind, PLACE), f"--job-name={work.run.name}.{step.name}"]
-    words.append(f"--output={work.run}/slurm/{step.name}-%j.out")
+    words = [*site.sbatch(step.kind, PLACE), f"--job-name={plan.run.name}.{step.name}"]
+    words.append(f"--output={plan.run}/slurm/{step.name}-%j.out")
     after = [jobs[name] for name in step.needs if name in jobs]
     waits = ["--kill-on-invalid-dep=yes", f"--dependency=afterok:{':'.join(after)}"] if after else []
-    mark = str(work.run / ".done" / step.name) if step.is_once else "-"
+    mark = str(plan.run / ".done" / step.name) if step.is_once else "-"
     script = [f"{code}/slurm/{step.kind.replace('metrics', 'tool')}.sbatch", mark]
-    return [words, waits, script, [site.interpreter, str(code / "cli.py"), *step.words(work.run)]]
+    return [words, waits, script, [site.interpreter, str(code / "cli.py"), *step.words(plan.run)]]
 
 
 def _show_exported(site: Site, code: Path) -> None:

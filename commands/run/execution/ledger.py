@@ -9,7 +9,7 @@ from pathlib import Path
 
 from commands.privacy.coverage import covered_summary
 from commands.run.execution.slurm import load_site
-from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.run_folder import RunFolder
 from doppel.console.collection import no_collection
 from doppel.console.ledger import FILE_NAME, SITE, find, tables
 from doppel.files import run_of
@@ -23,7 +23,7 @@ def of_runs(folder: Path) -> str | None:
         return None
     summaries = {
         record.folder: Ledger(record.folder / FILE_NAME).summary()
-        for record in RunRecord.find(folder)
+        for record in RunFolder.find(folder)
         if (record.folder / FILE_NAME).is_file()
     }
     mechanisms = [m for summary in summaries.values() for m in summary["mechanisms"]]
@@ -62,6 +62,6 @@ def ledger(run_dir: Path | None = None, *, json: bool = False) -> None:
         sys.stdout.write(told + "\n")
         return
     path = find(run_dir, load_site().environment.get(SITE) if run_dir is None else None)
-    summary = covered_summary(RunRecord(path.parent)) if path.name == FILE_NAME else None
+    summary = covered_summary(RunFolder(path.parent)) if path.name == FILE_NAME else None
     summary = summary or Ledger(path).summary()
     sys.stdout.write((to_json(summary, indent=2) if json else tables(summary)) + "\n")

@@ -17,7 +17,7 @@ from commands.run.preflight.norms import build
 from commands.run.preflight.sources import public_turns, texts_of_topics
 from commands.run.preflight.training_plan import Readiness, trainings_of
 from commands.run.steps.reference import USUAL_LENGTH
-from commands.run.steps.run_plan import Work
+from commands.run.steps.run_plan import RunPlan
 from commands.run_folder.steps import Step
 from datamodules.batches.encoded import encode_examples
 from datamodules.reading.columns import ReferenceColumns
@@ -39,11 +39,11 @@ _TURNS, _EMBEDDED = 500, "embedded:train?num=200&seed=1"
 _MANY_WEIGHTS = 30e6
 
 
-def tell_ready(work: Work, found: Mapping[str, Readiness | Outlook]) -> None:
+def tell_ready(plan: RunPlan, found: Mapping[str, Readiness | Outlook]) -> None:
     """Print what each system would do, as the preflight has found it, and about for how long."""
-    experiment = work.experiment
+    experiment = plan.experiment
     for system in systems_of(experiment):
-        ready, trainings = found.get(system.name), trainings_of(system, work.waiting)
+        ready, trainings = found.get(system.name), trainings_of(system, plan.waiting)
         if isinstance(ready, Outlook):
             noise = "NOT PRIVATE" if ready.noise_multiplier is None else f"σ {ready.noise_multiplier:.3f}"
             unit, texts = experiment.data.get("unit") or "utterance", experiment.evolving
@@ -99,11 +99,11 @@ def forecast(num_units: int, trainings: Iterable[Step], experiment: Experiment) 
         model, trainer = build(config["model"]), config.get("trainer") or {}
         trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
         size = sum(weight.numel() for weight in model.parameters())
-        work = (4 * size + 2 * trained) * num_units * float(trainer.get("max_epochs", 1))
+        flops = (4 * size + 2 * trained) * num_units * float(trainer.get("max_epochs", 1))
         rows, most, least = _DEVICES[model.device.type]
         left = torch.randn(rows, model.model.config.hidden_size, device=model.device)
         rate = _rate(left, str(trainer.get("precision") or "32-true"))
-        seconds = work * _tokens(model.text_format, experiment) / rate
+        seconds = flops * _tokens(model.text_format, experiment) / rate
         shortest, longest, largest = shortest + seconds / most, longest + seconds / least, max(largest, trained)
     return shortest, longest, largest
 

@@ -13,7 +13,7 @@ from commands.run.experiment.settings import systems_of
 from commands.run.preflight.sources import check_files, check_sources, read_sources
 from commands.run.preflight.together import together
 from commands.run.preflight.training_plan import Readiness, outlook, readiness
-from commands.run.steps.run_plan import Mode, Work
+from commands.run.steps.run_plan import Mode, RunPlan
 from commands.run_folder.inputs import copies
 from commands.run_folder.steps import Step
 from commands.run_folder.yaml_files import dump
@@ -26,7 +26,7 @@ from doppel.evolution.budget import Outlook
 Caller = Callable[..., Any]
 
 
-def preflight(work: Work, mode: Mode, is_here: bool, call: Caller | None = None) -> dict[str, Readiness | Outlook]:
+def preflight(plan: RunPlan, mode: Mode, is_here: bool, call: Caller | None = None) -> dict[str, Readiness | Outlook]:
     """Refuse a run that would fail, before anything of it is written or paid.
 
     Every step that is to run is parsed by its own command, and every training and sampling built but for its weights,
@@ -34,7 +34,7 @@ def preflight(work: Work, mode: Mode, is_here: bool, call: Caller | None = None)
     steps will read them. Of a dry run, which starts nothing, trainings are not built, and no file is opened.
 
     Args:
-        work: What is to be done.
+        plan: What is to be done.
         mode: How; ``check`` starts nothing, so it asks nothing.
         is_here: Whether the steps are to run on this machine.
         call: Calls a function where what trains is imported; None: here.
@@ -45,23 +45,23 @@ def preflight(work: Work, mode: Mode, is_here: bool, call: Caller | None = None)
     Raises:
         UserError: Something does not fit or is not there, or nobody wants ε to be spent on it.
     """
-    kept = copies(work.run, work.experiment.as_dict())  # of public files that are gone
-    check_sources(replace(work.experiment, **kept))
-    check_files(work)
-    steps = [step for step in work.waiting if step.name not in work.jobs]
+    kept = copies(plan.run, plan.experiment.as_dict())  # of public files that are gone
+    check_sources(replace(plan.experiment, **kept))
+    check_files(plan)
+    steps = [step for step in plan.waiting if step.name not in plan.jobs]
     with tempfile.TemporaryDirectory() as folder:
         for step in steps:
             (Path(folder) / f"{step.name}.yaml").write_text(dump(step.config), encoding="utf-8")
         built = [step for step in steps if step.folder is not None]
-        refusal = first_refusal([step for step in steps if step.folder is None], folder, str(work.run), is_here)
+        refusal = first_refusal([step for step in steps if step.folder is None], folder, str(plan.run), is_here)
         if refusal is None and built and mode != "dry-run":
-            asked = (built, folder, str(work.run), is_here)
+            asked = (built, folder, str(plan.run), is_here)
             refusal = first_refusal(*asked) if call is None else call(first_refusal, *asked)
     if refusal is not None:
         raise UserError(refusal)
     if mode == "dry-run" or not any(step.kind == "fit" or step.protected for step in steps):
         return {}
-    return _read(work, asks=mode != "check")
+    return _read(plan, asks=mode != "check")
 
 
 def first_refusal(steps: Sequence[Step], folder: str, run: str, is_here: bool) -> str | None:
@@ -94,17 +94,17 @@ def first_refusal(steps: Sequence[Step], folder: str, run: str, is_here: bool) -
     return None
 
 
-def _read(work: Work, asks: bool) -> dict[str, Readiness | Outlook]:
+def _read(plan: RunPlan, asks: bool) -> dict[str, Readiness | Outlook]:
     """Read the user's files, and say what the run makes of them, so that a batch that wastes ε is found now."""
-    read = read_sources(work)
+    read = read_sources(plan)
     for sentence in read.notes:
         say(f"── note: {sentence}")
     plans: dict[str, Readiness | Outlook] = {}
-    for system in systems_of(work.experiment):
-        ready = readiness(work.experiment, system, work.steps, read.num_units, work.is_anew or not asks)
-        votes = None if ready else outlook(work.experiment, system, work.waiting, read.num_units, work.run)
-        if (plan := ready or votes) is not None:
-            plans[system.name] = plan
+    for system in systems_of(plan.experiment):
+        ready = readiness(plan.experiment, system, plan.steps, read.num_units, plan.is_anew or not asks)
+        votes = None if ready else outlook(plan.experiment, system, plan.waiting, read.num_units, plan.run)
+        if (one := ready or votes) is not None:
+            plans[system.name] = one
         if ready and ready.note and not asks:
             say(f"── note: {ready.note}")
         warnings = ready.warnings if ready else []
@@ -112,9 +112,9 @@ def _read(work: Work, asks: bool) -> dict[str, Readiness | Outlook]:
             warnings = [f"{system.name}: {votes.advice}"]
         for sentence in warnings:
             say(f"── warning: {sentence}")
-    if (told := together(work, plans)) is not None:
+    if (told := together(plan, plans)) is not None:
         say(f"── note: {told}")
-    hopeless = [name for name, plan in plans.items() if isinstance(plan, Readiness) and plan.is_hopeless]
+    hopeless = [name for name, one in plans.items() if isinstance(one, Readiness) and one.is_hopeless]
     if asks and hopeless and not confirm(f"── Spend ε on {' and '.join(hopeless)} all the same?"):
         raise UserError("nothing was started, and nothing was spent")
     return plans

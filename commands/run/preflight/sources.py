@@ -20,7 +20,7 @@ from commands.report.names import read_names
 from commands.report.supported import read_supported
 from commands.run.experiment.settings import Experiment, systems_of
 from commands.run.steps.reference import foreign, over_long, unslotted
-from commands.run.steps.run_plan import Work
+from commands.run.steps.run_plan import RunPlan
 from commands.run_folder.private_files import learnt_from, of_experiment
 from commands.run_folder.steps import InputFile, Step
 from commands.run_folder.systems import BASE_MODEL
@@ -70,16 +70,16 @@ class Read:
     num_units: dict[str, int] = field(default_factory=dict)
 
 
-def inputs_of(work: Work) -> list[InputFile]:
+def inputs_of(plan: RunPlan) -> list[InputFile]:
     """Return the user's files that steps which are to run read or name, each once, with all columns that they need."""
     found: dict[str, InputFile] = {}
-    made = {str(work.run / file.path) for step in work.steps for file in step.writes}
-    for step in work.waiting:
+    made = {str(plan.run / file.path) for step in plan.steps for file in step.writes}
+    for step in plan.waiting:
         for file in step.inputs:
             if file.path in made:
                 continue
             place, _, name = file.field.partition(".")
-            if place == "data" and file.path != work.experiment.data.get(name):
+            if place == "data" and file.path != plan.experiment.data.get(name):
                 file = file._replace(field=f"{file.field} of {step.name}")
             key = str(file._replace(field="", needs=()))
             seen = found.setdefault(key, file)
@@ -87,17 +87,17 @@ def inputs_of(work: Work) -> list[InputFile]:
     return sorted(found.values(), key=lambda file: not file.is_protected)  # notes on private ones first
 
 
-def check_files(work: Work) -> None:
+def check_files(plan: RunPlan) -> None:
     """Refuse a run whose files and models are not on this machine, without opening one.
 
     Raises:
         UserError: One is not, or a variable in its path is not set.
     """
-    for row in inputs_of(work):
+    for row in inputs_of(plan):
         path = str(row.path)
         if not (is_embedded(path) or is_on_hub(path) or os.path.exists(expand_path(path))):
             raise UserError(f"{row.field} is {path}, which does not exist: correct the path")
-    for step in work.waiting:
+    for step in plan.waiting:
         for what, name in _models(step):
             if name is not None:
                 check_model(f"{what} of {step.name}", name)
@@ -141,15 +141,15 @@ def check_sources(experiment: Experiment) -> None:
         )
 
 
-def read_sources(work: Work) -> Read:
+def read_sources(plan: RunPlan) -> Read:
     """Read every file as the steps will that read it.
 
     Raises:
         UserError: One cannot be read, and the message names the line; or one that is public, or that a public parser
             learnt from, says what a private one does (:func:`datamodules.guards.overlap.refuse_private`).
     """
-    experiment = work.experiment
-    model, rows, notes, num_units = experiment.model, inputs_of(work), list[str](), dict[str, int]()
+    experiment = plan.experiment
+    model, rows, notes, num_units = experiment.model, inputs_of(plan), list[str](), dict[str, int]()
     base = model.get("base_model") or BASE_MODEL
     is_over_long = over_long(base, model.get("max_length", MAX_LENGTH), model.get("task_prefix", True))
     labels = next((read_labels(Path(str(row.path))) for row in rows if row.field == "labels"), None)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from commands.run.preflight.training_plan import Readiness
-from commands.run.steps.run_plan import Work
+from commands.run.steps.run_plan import RunPlan
 from commands.run_folder.stage_config import StageConfig
 from commands.run_folder.steps import Step
 from datamodules.training_rows import TrainingRows
@@ -21,14 +21,14 @@ from doppel.privacy.ledger import Coming, Ledger
 from doppel.privacy.spec import PrivacyArguments
 
 
-def together(work: Work, plans: Mapping[str, Readiness | Outlook]) -> str | None:
+def together(plan: RunPlan, plans: Mapping[str, Readiness | Outlook]) -> str | None:
     """Compose what the systems of a run will spend with what all runs on the same data have begun.
 
     Formal guarantees:
         A function of public numbers, of ledgers, and of which of them hold the fingerprint of the data.
 
     Args:
-        work: What is to be done.
+        plan: What is to be done.
         plans: System → what it is about to do.
 
     Returns:
@@ -37,10 +37,10 @@ def together(work: Work, plans: Mapping[str, Readiness | Outlook]) -> str | None
     Raises:
         UserError: They come to more than ``privacy.total_epsilon``.
     """
-    given = {name: own for name, plan in plans.items() if (own := _paid_by(name, work.steps)) and _mechanisms(plan)}
+    given = {name: own for name, one in plans.items() if (own := _paid_by(name, plan.steps)) and _mechanisms(one)}
     if not given:
         return None
-    ledger = _ledger(work.run, [privacy for privacy, _ in given.values()])
+    ledger = _ledger(plan.run, [privacy for privacy, _ in given.values()])
     begun = ledger.mechanisms.values()
     coming = []
     for name, (privacy, _) in given.items():

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from commands.run.experiment.settings import Adaptation, systems_of
-from commands.run.steps.context import Run, file_of
+from commands.run.steps.context import StepContext, file_of
 from commands.run.steps.samplings import annotate, annotate_private
 from commands.run.steps.trainings import files_of, fit_parser
 from commands.run_folder.steps import ANNOTATED, PRIVATE_PARTS, File, InputFile, Step
@@ -24,7 +24,9 @@ from commands.run_folder.yaml_files import Settings
 _SPLIT = ("train", "missing", "test", "test_share", "public_share", "by")
 
 
-def adaptation(run: Run, task: Adaptation, steps_of_system: Callable[[Run, System], list[Step]]) -> list[Step]:
+def adaptation(
+    context: StepContext, task: Adaptation, steps_of_system: Callable[[StepContext, System], list[Step]]
+) -> list[Step]:
     """Return the steps of an adaptation (Mireshghallah et al., 2023, section 5.4; Tables 3, 5 and 8).
 
     - ``data/``: public part (lacks the function), private part (utterances alone), test;
@@ -34,67 +36,78 @@ def adaptation(run: Run, task: Adaptation, steps_of_system: Callable[[Run, Syste
     - ``SYSTEM/annotated.jsonl``: samples with the trees of the high-resource parser;
     - ``SYSTEM/parser/``: the parser of the public part and these samples; ``SYSTEM/parser_metrics.json``: its accuracy.
     """
-    experiment, data = run.experiment, run.folder / "data"
+    experiment, data = context.experiment, context.folder / "data"
     sampled = [system for system in systems_of(experiment) if system.learns]
-    low = run.checkpoint("none/parser")
+    low = context.checkpoint("none/parser")
     public = [str(data / "public.jsonl")]
-    steps = [_partition(run, task), fit_parser(replace(run, place="none"), "parser", "parser_low", public)]
-    run = replace(run, columns=None, train_path=str(run.folder / ANNOTATED))  # what the split writes has usual columns
-    steps += _score(run, task, "none", low)
+    steps = [_partition(context, task), fit_parser(replace(context, place="none"), "parser", "parser_low", public)]
+    context = replace(
+        context, columns=None, train_path=str(context.folder / ANNOTATED)
+    )  # what the split writes has usual columns
+    steps += _score(context, task, "none", low)
     private = InputFile("adaptation.train", str(data / "private.jsonl"), "private", unit="dialogue")
-    steps.append(annotate_private(run, low, private))
-    if run.parser is None:
+    steps.append(annotate_private(context, low, private))
+    if context.parser is None:
         whole = [str(data / "full.jsonl")]
-        steps.append(fit_parser(replace(run, place="full"), "parser", "parser_full", whole))
-        run = replace(run, parser=run.checkpoint("full/parser"))
+        steps.append(fit_parser(replace(context, place="full"), "parser", "parser_full", whole))
+        context = replace(context, parser=context.checkpoint("full/parser"))
     if "full" in experiment.systems:
-        steps += _score(run, task, "full", str(run.parser))
+        steps += _score(context, task, "full", str(context.parser))
     for system in sampled:
-        steps += steps_of_system(run, system)
+        steps += steps_of_system(context, system)
     for system in sampled:
-        steps += _retrain(run, task, system)
+        steps += _retrain(context, task, system)
     return steps
 
 
-def _partition(run: Run, task: Adaptation) -> Step:
+def _partition(context: StepContext, task: Adaptation) -> Step:
     """Split the annotated turns."""
     options: Settings = {name: getattr(task, name) for name in _SPLIT}
-    seed = 1 if run.experiment.seed is None else run.experiment.seed
-    options |= {"seed": seed, "out": run.folder / "data", "columns": run.columns}
+    seed = 1 if context.experiment.seed is None else context.experiment.seed
+    options |= {"seed": seed, "out": context.folder / "data", "columns": context.columns}
     writes = [File(f"data/{part}.jsonl", "private") for part in PRIVATE_PARTS]
     writes += [File(f"data/{part}", "data") for part in ("public.jsonl", "test.jsonl", "partition.json")]
-    own = files_of(run.experiment.data)[0]._replace(field="adaptation.train", path=task.train, needs=("parse",))
+    own = files_of(context.experiment.data)[0]._replace(field="adaptation.train", path=task.train, needs=("parse",))
     test = own._replace(field="adaptation.test", path=task.test, kind="public", unit="utterance", unit_names=None)
-    return run.step("partition", "partition", options, writes=writes, reads=[own, test])
+    return context.step("partition", "partition", options, writes=writes, reads=[own, test])
 
 
-def _score(run: Run, task: Adaptation, name: str, parser: str) -> list[Step]:
+def _score(context: StepContext, task: Adaptation, name: str, parser: str) -> list[Step]:
     """Accuracy of a parser on the test."""
-    run = replace(run, place=name)
-    test, predicted, out = run.folder / "data/test.jsonl", run.at("parsed_test.jsonl"), run.at("parser_metrics.json")
-    options = {"predicted": run.folder / predicted, "function": [task.missing], "gold": test, "out": run.folder / out}
-    writes, reads = [File(out, "metrics", name)], [run.folder / predicted, test]
+    context = replace(context, place=name)
+    test, predicted, out = (
+        context.folder / "data/test.jsonl",
+        context.at("parsed_test.jsonl"),
+        context.at("parser_metrics.json"),
+    )
+    options = {
+        "predicted": context.folder / predicted,
+        "function": [task.missing],
+        "gold": test,
+        "out": context.folder / out,
+    }
+    writes, reads = [File(out, "metrics", name)], [context.folder / predicted, test]
     return [
-        annotate(run, "annotate_test", test, parser, predicted),
-        run.step("score", "parser-metrics", options, writes=writes, reads=reads),
+        annotate(context, "annotate_test", test, parser, predicted),
+        context.step("score", "parser-metrics", options, writes=writes, reads=reads),
     ]
 
 
-def _retrain(run: Run, task: Adaptation, system: System) -> list[Step]:
+def _retrain(context: StepContext, task: Adaptation, system: System) -> list[Step]:
     """Annotate the samples as experts would, all or those that are worth most, and teach them to a new parser."""
-    run, name, steps = replace(run, place=system.name), system.name, []
-    samples, annotated = run.folder / run.at("samples.jsonl"), run.at("annotated.jsonl")
+    context, name, steps = replace(context, place=system.name), system.name, []
+    samples, annotated = context.folder / context.at("samples.jsonl"), context.at("annotated.jsonl")
     if task.num_annotated is not None and system.has_trees:
-        chosen = run.folder / run.at("chosen.jsonl")
+        chosen = context.folder / context.at("chosen.jsonl")
         options: Settings = {"file": samples, "num": task.num_annotated, "method": task.annotate_by, "out": chosen}
-        options["seed"] = run.experiment.seed
-        writes = [file_of(system, run.at("chosen.jsonl"), "release")]
-        steps = [run.step("diverse", "choose", options, writes=writes, reads=[samples])]
+        options["seed"] = context.experiment.seed
+        writes = [file_of(system, context.at("chosen.jsonl"), "release")]
+        steps = [context.step("diverse", "choose", options, writes=writes, reads=[samples])]
         samples = chosen
-    files = [str(run.folder / "data" / "public.jsonl"), str(run.folder / annotated)]
+    files = [str(context.folder / "data" / "public.jsonl"), str(context.folder / annotated)]
     return [
         *steps,
-        annotate(run, "annotate", samples, str(run.parser), annotated, system),
-        fit_parser(run, "parser", "parser_augmented", files),
-        *_score(run, task, name, run.checkpoint(run.at("parser"))),
+        annotate(context, "annotate", samples, str(context.parser), annotated, system),
+        fit_parser(context, "parser", "parser_augmented", files),
+        *_score(context, task, name, context.checkpoint(context.at("parser"))),
     ]

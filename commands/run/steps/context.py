@@ -55,7 +55,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Run:
+class StepContext:
     """What the steps of a run are made from.
 
     Attributes:
@@ -81,12 +81,12 @@ class Run:
     wanted: Wanted = Wanted()
 
     @classmethod
-    def make(cls, experiment: Experiment, folder: Path, more_overlays: Iterable[str] = ()) -> Run:
+    def make(cls, experiment: Experiment, folder: Path, more_overlays: Iterable[str] = ()) -> StepContext:
         """Build the context of an experiment, before any of its steps; extra overlays are those of a kind of node."""
         columns = Columns.from_config(experiment.data).as_dict() or None
         return cls(experiment, folder, _overlays(experiment, more_overlays), columns, experiment.parser)
 
-    def of(self, system: System) -> Run:
+    def of(self, system: System) -> StepContext:
         """Return the run in the folder of a system, with the experiment as that has it."""
         place = system.name if self.draw == 1 else f"{system.name}/draws/{self.draw}"
         return replace(self, experiment=self.experiment.of(system.name), place=place)

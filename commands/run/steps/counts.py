@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 
 from commands.run.experiment.settings import Attributes, Topics
-from commands.run.steps.context import Run, file_of
+from commands.run.steps.context import StepContext, file_of
 from commands.run.steps.trainings import Shares, files_of
 from commands.run_folder.steps import File, InputFile, Role, Step
 from commands.run_folder.systems import System
@@ -27,112 +27,114 @@ WORDS = "words.json"
 _ROWS_FILE = "rows.csv"
 
 
-def label_prompts(run: Run, system: System, training: Step, attributes: Attributes | None = None) -> Step:
+def label_prompts(context: StepContext, system: System, training: Step, attributes: Attributes | None = None) -> Step:
     """Prompts of a model: labels, by a noised histogram of the private ones, or attributes, by noised marginals."""
     stage = system.stages[0]
-    experiment, prompts, model = run.experiment, run.at("labels.jsonl"), f"{system.scope}/{stage}"
+    experiment, prompts, model = context.experiment, context.at("labels.jsonl"), f"{system.scope}/{stage}"
     if attributes is None:
         name, command, option, file = "histogram", "histogram", "shares", "histogram.json"
         public = InputFile("labels", experiment.labels)
     else:
         name, command, option, file = "marginals", "attributes", "releases", "releases.jsonl"
         public = InputFile("attributes.schema", attributes.schema)
-    released = _shares(run, f"{system.name}/labels.{file}", system)
-    releases = run.draw == 1
+    released = _shares(context, f"{system.name}/labels.{file}", system)
+    releases = context.draw == 1
     train = training.train_file if releases else None
-    again = {} if releases else {option: run.folder / released.path, "only": run.wanted.only}
-    options = {"out": run.folder / prompts, "num_samples": experiment.num_samples, "seed": experiment.seed, **again}
+    again = {} if releases else {option: context.folder / released.path, "only": context.wanted.only}
+    options = {"out": context.folder / prompts, "num_samples": experiment.num_samples, "seed": experiment.seed, **again}
     options |= {"labels": experiment.labels} if attributes is None else {}
-    return run.step(
+    return context.step(
         name,
         command,
-        {"stage_dir": run.folder / model, **_exact(run), **options},
+        {"stage_dir": context.folder / model, **_exact(context), **options},
         writes=[file_of(system, prompts, "prompts"), *([released] if releases else [])],
-        reads=[run.checkpoint(model), *([] if releases else [released.path]), public, train],
-        mechanisms=run.paid_by(system, name) if releases and not run.is_exact else (),
+        reads=[context.checkpoint(model), *([] if releases else [released.path]), public, train],
+        mechanisms=context.paid_by(system, name) if releases and not context.is_exact else (),
     )
 
 
-def resample(run: Run, system: System, stage: str, shares: Shares, training: Step | None) -> Step:
+def resample(context: StepContext, system: System, stage: str, shares: Shares, training: Step | None) -> Step:
     """Draw from an over-sample; a system that samples from another's models reads what that released."""
-    experiment, folder, options, public = run.experiment, f"{system.scope}/{stage}", Settings(), None
+    experiment, folder, options, public = context.experiment, f"{system.scope}/{stage}", Settings(), None
     if isinstance(shares, Topics):
         texts = shares.public_texts(experiment.reference)
-        public = run.public("topics.texts", texts) if texts != experiment.reference else run.reference
+        public = context.public("topics.texts", texts) if texts != experiment.reference else context.reference
         options = {"num_topics": shares.num_topics, "texts": texts, "encoder": shares.encoder}
     elif shares.of == "votes":
         options = {"num_clusters": shares.clusters, "encoder": shares.encoder}
     elif shares.of == "utterances":
         options = {"parser": experiment.public_parser}
-    role: Role = "prompts" if shares.draws_trees else run.role
-    pool, writes = run.at("pool.jsonl"), run.at("trees.jsonl" if shares.draws_trees else "samples.jsonl")
+    role: Role = "prompts" if shares.draws_trees else context.role
+    pool, writes = context.at("pool.jsonl"), context.at("trees.jsonl" if shares.draws_trees else "samples.jsonl")
     made = [file_of(system, writes, role), file_of(system, f"{writes}.resampling.json", "metrics")]
-    released = [_shares(run, f"{folder}/marginals.json", system)]
+    released = [_shares(context, f"{folder}/marginals.json", system)]
     if isinstance(shares, Topics) or shares.of == "votes":
         released.append(file_of(system, f"{folder}/codebook.jsonl", "data"))
-    train = training.train_file if training is not None and run.draw == 1 else None
+    train = training.train_file if training is not None and context.draw == 1 else None
     releases = train is not None
-    files = {"pool": run.folder / pool, "out": run.folder / writes}
-    again = {"shares": run.folder / folder / "marginals.json", "only": run.wanted.only} if run.draw > 1 else {}
+    files = {"pool": context.folder / pool, "out": context.folder / writes}
+    again = (
+        {"shares": context.folder / folder / "marginals.json", "only": context.wanted.only} if context.draw > 1 else {}
+    )
     options |= {"num_samples": experiment.num_samples, **again, "seed": experiment.seed}
-    return run.step(
+    return context.step(
         "resample",
         "resample",
-        {"stage_dir": run.folder / folder, **_exact(run), **files, **options},
+        {"stage_dir": context.folder / folder, **_exact(context), **files, **options},
         writes=[*made, *(released if releases else [])],
         reads=[
             files["pool"],
             *([] if releases else [file.path for file in released]),
-            run.checkpoint(folder),
+            context.checkpoint(folder),
             options.get("parser"),
             public,
             train,
         ],
-        mechanisms=run.paid_by(system, "histogram") if releases and not run.is_exact else (),
+        mechanisms=context.paid_by(system, "histogram") if releases and not context.is_exact else (),
     )
 
 
-def rows(run: Run, system: System, attributes: Attributes) -> Step:
+def rows(context: StepContext, system: System, attributes: Attributes) -> Step:
     """Rows of attributes for the first texts of an evolution, which its budget pays for."""
-    experiment, data, privacy = run.experiment, _voters(run), _budget(run, system)
+    experiment, data, privacy = context.experiment, _voters(context), _budget(context, system)
     if privacy is not None:
         privacy |= {"histogram_share": attributes.share}
     train, _, _, *others = files_of(data)
-    out = run.at(_ROWS_FILE)
+    out = context.at(_ROWS_FILE)
     released = [f"{out}.releases.jsonl", f"{out}.card.json"] if privacy is not None else []
     options = {"schema": attributes.schema, "num_rows": experiment.num_samples, "data": data, "privacy": privacy}
-    return run.step(
+    return context.step(
         "rows",
         "rows",
-        {"out": run.folder / out, **options, "seed": experiment.seed},
+        {"out": context.folder / out, **options, "seed": experiment.seed},
         writes=[
             file_of(system, out, "private" if privacy is None else "prompts"),
             *(file_of(system, path, "metrics") for path in released),
         ],
         reads=[train, InputFile("attributes.schema", attributes.schema), *others],
-        mechanisms=run.paid_by(system, "marginals"),
+        mechanisms=context.paid_by(system, "marginals"),
     )
 
 
-def evolve(run: Run, system: System) -> Step:
+def evolve(context: StepContext, system: System) -> Step:
     """Samples that a public model writes and private votes choose; no model is trained."""
-    experiment, settings = run.experiment, run.experiment.evolving
-    data, privacy = _voters(run), _budget(run, system)
+    experiment, settings = context.experiment, context.experiment.evolving
+    data, privacy = _voters(context), _budget(context, system)
     if privacy is not None and settings.per_label:
         given = experiment.privacy
         sizes = {name: given[name] for name in _OF_SIZES if given.get(name) is not None}
         privacy |= sizes or {"histogram_noise_multiplier": _SIZES}
     train, _, _, *others = files_of(data, ("label",) if settings.per_label else ())
-    out = run.at("samples.jsonl")
+    out = context.at("samples.jsonl")
     if settings.measures_rows:
-        settings = dataclasses.replace(settings, rows=str(run.folder / run.at(_ROWS_FILE)))
+        settings = dataclasses.replace(settings, rows=str(context.folder / context.at(_ROWS_FILE)))
     labels = experiment.labels if settings.per_label else None
-    return run.step(
+    return context.step(
         "evolve",
         "evolve",
         {
-            "folder": run.folder / run.place,
-            "out": run.folder / out,
+            "folder": context.folder / context.place,
+            "out": context.folder / out,
             "num_samples": experiment.num_samples,
             "data": data,
             "settings": dataclasses.asdict(settings),
@@ -142,81 +144,83 @@ def evolve(run: Run, system: System) -> Step:
             "seed": experiment.seed,
         },
         writes=[
-            file_of(system, out, run.role),
+            file_of(system, out, context.role),
             file_of(system, f"{out}.evolution.json", "metrics"),
-            file_of(system, run.at("answers.jsonl"), "data"),
+            file_of(system, context.at("answers.jsonl"), "data"),
         ],
         reads=[
             train,
             InputFile("labels", labels),
             InputFile("evolution.rows", settings.rows),
-            run.public("evolution.examples", settings.examples, is_read=False),
-            run.reference,
+            context.public("evolution.examples", settings.examples, is_read=False),
+            context.reference,
             InputFile("evolution.generator", settings.generator_folder),
             *others,
         ],
-        mechanisms=run.paid_by(system, "votes", *(["histogram"] if settings.per_label else [])),
+        mechanisms=context.paid_by(system, "votes", *(["histogram"] if settings.per_label else [])),
     )
 
 
-def words(run: Run, system: System, training: Step | None) -> list[Step]:
+def words(context: StepContext, system: System, training: Step | None) -> list[Step]:
     """Return the step that releases words which the reference hardly says; of each budget once."""
-    experiment, counted = run.experiment, run.experiment.counted_words
+    experiment, counted = context.experiment, context.experiment.counted_words
     if counted is None or not system.learns or system.models_of is not None:
         return []
-    data, out = _voters(run), run.at(WORDS)
-    folder = run.at(system.stages[0]) if system.stages else run.place
+    data, out = _voters(context), context.at(WORDS)
+    folder = context.at(system.stages[0]) if system.stages else context.place
     inputs = files_of(data) if training is None else training.inputs
     private = [file for file in inputs if file.kind == "train" or file.field.startswith("redact.")]
-    options: Settings = {"reference": experiment.reference, "out": run.folder / out, "per_unit": counted.per_unit}
+    options: Settings = {"reference": experiment.reference, "out": context.folder / out, "per_unit": counted.per_unit}
     options |= {"vocabulary": counted.vocabulary}
-    options |= {} if system.stages else {"data": data, "privacy": _budget(run, system)}
-    step = run.step(
+    options |= {} if system.stages else {"data": data, "privacy": _budget(context, system)}
+    step = context.step(
         "words",
         "words",
-        {"stage_dir": run.folder / folder, **options},
+        {"stage_dir": context.folder / folder, **options},
         writes=[file_of(system, out, "metrics")],
         reads=[
-            run.checkpoint(folder) if system.stages else run.at("samples.jsonl"),
+            context.checkpoint(folder) if system.stages else context.at("samples.jsonl"),
             *private[:1],
-            run.reference,
+            context.reference,
             InputFile("words.vocabulary", counted.vocabulary),
             *private[1:],
         ],
-        mechanisms=run.paid_by(system, "words"),
+        mechanisms=context.paid_by(system, "words"),
     )
     return [step]
 
 
-def keep_saying(run: Run, system: System) -> Step:
+def keep_saying(context: StepContext, system: System) -> Step:
     """Return the step that keeps the samples of a later draw which say some words."""
-    samples, out = run.at("samples.jsonl"), run.at("saying.jsonl")
-    config = {"samples": run.folder / samples, "say": list(run.wanted.words), "num": run.wanted.num}
+    samples, out = context.at("samples.jsonl"), context.at("saying.jsonl")
+    config = {"samples": context.folder / samples, "say": list(context.wanted.words), "num": context.wanted.num}
     written = [file_of(system, out, "examples")]
-    return run.step("saying", "keep-saying", {**config, "out": run.folder / out}, writes=written, reads=[samples])
+    return context.step(
+        "saying", "keep-saying", {**config, "out": context.folder / out}, writes=written, reads=[samples]
+    )
 
 
-def _voters(run: Run) -> Settings:
+def _voters(context: StepContext) -> Settings:
     """Whose texts vote: arguments of the data module."""
-    redact = {} if run.experiment.redact is None else {"redact": run.experiment.redact.as_dict()}
-    data = {**run.experiment.data, **redact}
+    redact = {} if context.experiment.redact is None else {"redact": context.experiment.redact.as_dict()}
+    data = {**context.experiment.data, **redact}
     data = {name: data[name] for name in _ROWS if data.get(name) is not None}
-    return data if run.train_path is None else {**data, "train_path": run.train_path, "columns": None}
+    return data if context.train_path is None else {**data, "train_path": context.train_path, "columns": None}
 
 
-def _budget(run: Run, system: System) -> Settings | None:
+def _budget(context: StepContext, system: System) -> Settings | None:
     """What everything in the scope of the votes may cost; None without privacy."""
-    if not run.experiment.is_private:
+    if not context.experiment.is_private:
         return None
-    given = {name: value for name, value in run.experiment.privacy.items() if name in _BUDGET}
-    return {**given, **run.budget(system)}
+    given = {name: value for name, value in context.experiment.privacy.items() if name in _BUDGET}
+    return {**given, **context.budget(system)}
 
 
-def _shares(run: Run, path: str, system: System) -> File:
+def _shares(context: StepContext, path: str, system: System) -> File:
     """Released shares: with their noise numbers like any others, without it private."""
-    return file_of(system, path, "private" if run.is_exact else "metrics")
+    return file_of(system, path, "private" if context.is_exact else "metrics")
 
 
-def _exact(run: Run) -> Settings:
+def _exact(context: StepContext) -> Settings:
     """What releases shares as they are, which is not private."""
-    return {"exact": True} if run.is_exact else {}
+    return {"exact": True} if context.is_exact else {}

@@ -14,7 +14,7 @@ Mode = Literal["local", "submit", "dry-run", "check"]
 
 
 @dataclass(frozen=True)
-class Work:
+class RunPlan:
     """One experiment in one run folder.
 
     Attributes:

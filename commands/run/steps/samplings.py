@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from commands.run.steps.context import Run, file_of, read
+from commands.run.steps.context import StepContext, file_of, read
 from commands.run.steps.reference import longest_utterance
 from commands.run.steps.trainings import Shares, grammar_of, merged
 from commands.run_folder.steps import ANNOTATED, PUBLIC_TREES, File, InputFile, Step
@@ -19,7 +19,7 @@ _OF_EVERY_PASS = ("accelerator", "devices", "logger", "precision")
 
 
 def predict(
-    run: Run,
+    context: StepContext,
     system: System,
     stage: str,
     writes: File,
@@ -35,16 +35,16 @@ def predict(
         changes: Sections of an experiment that the system sets.
         candidates: Texts for each that is kept.
     """
-    data: Settings = {"num_samples": run.experiment.num_samples * candidates}
+    data: Settings = {"num_samples": context.experiment.num_samples * candidates}
     if shares is not None and (writes.role == "pool" or not shares.draws_trees):  # and what leads to these
         data["num_samples"] *= shares.oversample
     if prompts is not None:
         data["prompts_path"] = prompts
-        data |= {"is_public": True} if run.wanted.is_public else {}
-    config = _sampling(run, stage, changes or {}, data)
-    checkpoint = run.checkpoint(f"{system.scope}/{stage}")
-    overlay = _writing(run, "sample", writes.path, stage)
-    return run.step(
+        data |= {"is_public": True} if context.wanted.is_public else {}
+    config = _sampling(context, stage, changes or {}, data)
+    checkpoint = context.checkpoint(f"{system.scope}/{stage}")
+    overlay = _writing(context, "sample", writes.path, stage)
+    return context.step(
         f"sample_{stage}",
         "predict",
         merge(overlay, config, {"ckpt_path": checkpoint}),
@@ -53,7 +53,7 @@ def predict(
     )
 
 
-def annotate_private(run: Run, parser: str, private: InputFile) -> Step:
+def annotate_private(context: StepContext, parser: str, private: InputFile) -> Step:
     """Return the step that parses the private utterances, each by itself; later models train on the trees.
 
     Formal guarantees:
@@ -63,61 +63,69 @@ def annotate_private(run: Run, parser: str, private: InputFile) -> Step:
         on private trees.
     """
     data: Settings = {"path": private.path, "unit": private.unit or "utterance"}
-    data |= {} if run.columns is None else {"columns": run.columns}
-    return _annotation(run, "annotate_private", parser, data, File(ANNOTATED, "private"), private)
+    data |= {} if context.columns is None else {"columns": context.columns}
+    return _annotation(context, "annotate_private", parser, data, File(ANNOTATED, "private"), private)
 
 
-def annotate(run: Run, name: str, path: object, parser: str, writes: str, system: System | None = None) -> Step:
+def annotate(
+    context: StepContext, name: str, path: object, parser: str, writes: str, system: System | None = None
+) -> Step:
     """Return the step by which a parser writes trees for the utterances of a public file, or for a system's samples."""
     data = {"path": str(path), "unit": "utterance"}
     made = File(writes, "data") if system is None else file_of(system, writes, "data")
-    return _annotation(run, name, parser, data, made)
+    return _annotation(context, name, parser, data, made)
 
 
-def public_trees(run: Run) -> Step:
+def public_trees(context: StepContext) -> Step:
     """Return the step that writes the trees of the reference, whose names are those that models may write."""
-    options = {"reference": run.experiment.reference, "out": run.folder / PUBLIC_TREES, "columns": run.columns}
-    return run.step("public_trees", "public-trees", options, writes=[File(PUBLIC_TREES, "data")], reads=[run.reference])
+    options = {
+        "reference": context.experiment.reference,
+        "out": context.folder / PUBLIC_TREES,
+        "columns": context.columns,
+    }
+    return context.step(
+        "public_trees", "public-trees", options, writes=[File(PUBLIC_TREES, "data")], reads=[context.reference]
+    )
 
 
 def _annotation(
-    run: Run, name: str, parser: str, data: Settings, writes: File, private: InputFile | None = None
+    context: StepContext, name: str, parser: str, data: Settings, writes: File, private: InputFile | None = None
 ) -> Step:
     """A pass of a parser over the utterances of a file; over those of a private one, one by one."""
-    model = read(run.experiment, MODEL_FILES["parser"])["model"]
+    model = read(context.experiment, MODEL_FILES["parser"])["model"]
     if private is not None:
         model["init_args"]["max_rows"] = 1
     config = {"model": model, "data": {"init_args": data}, "ckpt_path": parser}
-    return run.step(
+    return context.step(
         name,
         "predict",
-        merge(_writing(run, "annotate", writes.path, name), config),
+        merge(_writing(context, "annotate", writes.path, name), config),
         writes=[writes, replace(writes, path=f"{writes.path}.metrics.json")],
         reads=[private or data["path"], parser],
     )
 
 
-def _sampling(run: Run, stage: str, changes: Settings, data: Settings) -> Settings:
+def _sampling(context: StepContext, stage: str, changes: Settings, data: Settings) -> Settings:
     """Of a pass that samples from a language model, without its checkpoint."""
-    adapters = [{"model": o["model"]} for o in run.overlays if "lora" in o.get("model", {}).get("init_args", {})]
-    config = merged(run, stage, changes, *adapters)
+    adapters = [{"model": o["model"]} for o in context.overlays if "lora" in o.get("model", {}).get("init_args", {})]
+    config = merged(context, stage, changes, *adapters)
     model, trainer = config["model"], config.get("trainer", {})
     arguments = {name: value for name, value in model["init_args"].items() if name not in _OF_TRAINING}
     way = arguments.setdefault("sampling", {})
     if stage != "parse_tree":
         way.pop("grammar", None)  # of trees alone
         if way.get("max_new_tokens") is None:
-            way["max_new_tokens"] = longest_utterance(run.experiment, arguments.get("base_model", BASE_MODEL))
+            way["max_new_tokens"] = longest_utterance(context.experiment, arguments.get("base_model", BASE_MODEL))
     top: Settings = {"trainer": {name: trainer[name] for name in _OF_EVERY_PASS if name in trainer}}
-    if run.experiment.seed is not None:
-        way["seed"] = top["seed_everything"] = run.experiment.seed
+    if context.experiment.seed is not None:
+        way["seed"] = top["seed_everything"] = context.experiment.seed
     return {**top, "model": {**model, "init_args": arguments}, "data": {"init_args": data}}
 
 
-def _writing(run: Run, overlay: str, path: str, source: str) -> Settings:
+def _writing(context: StepContext, overlay: str, path: str, source: str) -> Settings:
     """An overlay of ``predict`` whose lines go to a file of the run, each with its source."""
-    config = read(run.experiment, f"configs/overlays/{overlay}.yaml")
+    config = read(context.experiment, f"configs/overlays/{overlay}.yaml")
     for callback in config["trainer"]["callbacks"]:
         if callback["class_path"] == _WRITER:
-            callback["init_args"] |= {"output_path": str(run.folder / path), "stage": source}
+            callback["init_args"] |= {"output_path": str(context.folder / path), "stage": source}
     return config

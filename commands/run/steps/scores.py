@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from commands.run.steps.context import Run, file_of
+from commands.run.steps.context import StepContext, file_of
 from commands.run_folder.steps import File, InputFile, Step
 from commands.run_folder.systems import System
 from commands.run_folder.yaml_files import Settings
@@ -14,62 +14,64 @@ from commands.run_folder.yaml_files import Settings
 _RESULTS = ("evaluation.json", "parser_metrics.json", "words.json")
 
 
-def keep_best(run: Run, system: System, prompts: str) -> Step:
+def keep_best(context: StepContext, system: System, prompts: str) -> Step:
     """Keep one of the candidates of each tree, or of each label."""
-    experiment, candidates, out = run.experiment, run.at("candidates.jsonl"), run.at("samples.jsonl")
+    experiment, candidates, out = context.experiment, context.at("candidates.jsonl"), context.at("samples.jsonl")
     parser = experiment.public_parser if system.has_trees else None
-    reference = run.reference if experiment.fluent and system.has_trees else None
+    reference = context.reference if experiment.fluent and system.has_trees else None
     schema = experiment.attributes.schema if experiment.attributes and system.has_attributes else None
     of_codes = None if schema is None else {"attributes": schema}
     options: Settings = {
-        "candidates": run.folder / candidates,
+        "candidates": context.folder / candidates,
         "prompts": prompts,
-        "out": run.folder / out,
+        "out": context.folder / out,
         "parser": parser,
         "reference": reference and reference.path,
         "label_words": (experiment.label_words or None) if not system.has_trees else None,
         "seed": experiment.seed,
-        "columns": run.columns if reference else of_codes,
+        "columns": context.columns if reference else of_codes,
     }
-    return run.step(
+    return context.step(
         "choose",
         "keep-best",
         options,
-        writes=[file_of(system, out, run.role), file_of(system, f"{out}.kept.json", "metrics")],
+        writes=[file_of(system, out, context.role), file_of(system, f"{out}.kept.json", "metrics")],
         reads=[candidates, prompts, parser, reference, InputFile("attributes.schema", schema)],
     )
 
 
-def evaluate(run: Run, system: System, learns: InputFile | None) -> list[Step]:
+def evaluate(context: StepContext, system: System, learns: InputFile | None) -> list[Step]:
     """Compare a system's samples with the reference, if there are both, and with what it learns from, if asked for."""
-    experiment = run.experiment
+    experiment = context.experiment
     if not system.learns or (experiment.compared is None and experiment.adaptation is None):
         return []
-    reference = experiment.compared or run.folder / "data" / "test.jsonl"
+    reference = experiment.compared or context.folder / "data" / "test.jsonl"
     private = learns if experiment.compare_with_private else None
-    samples, out, parsed = (run.at(name) for name in ("samples.jsonl", "evaluation.json", "evaluation.parsed.jsonl"))
+    samples, out, parsed = (
+        context.at(name) for name in ("samples.jsonl", "evaluation.json", "evaluation.parsed.jsonl")
+    )
     schema = None if experiment.attributes is None else experiment.attributes.schema
     options: Settings = {
-        "synthetic": run.folder / samples,
+        "synthetic": context.folder / samples,
         "reference": str(reference),
-        "out": run.folder / out,
+        "out": context.folder / out,
         "featurizer": experiment.featurizer,
         "private": private and private.path,
         "seed": experiment.seed,
-        "parser": run.parser,
-        "parsed": run.folder / parsed if run.parser else None,
+        "parser": context.parser,
+        "parsed": context.folder / parsed if context.parser else None,
         "keep_function": experiment.data.get("keep_function"),
         "next_token_epochs": experiment.next_token_epochs or None,
-        "columns": run.columns if schema is None else {**(run.columns or {}), "attributes": schema},
+        "columns": context.columns if schema is None else {**(context.columns or {}), "attributes": schema},
     }
-    writes = [file_of(system, out, "metrics")] + ([file_of(system, parsed, "data")] if run.parser else [])
-    named = run.public("compared_with", experiment.compared_with)
-    public = run.reference if experiment.reference else named if experiment.compared_with else reference
-    reads = [samples, public, run.parser, private, InputFile("attributes.schema", schema)]
-    return [run.step("evaluate", "evaluate", options, writes=writes, reads=reads)]
+    writes = [file_of(system, out, "metrics")] + ([file_of(system, parsed, "data")] if context.parser else [])
+    named = context.public("compared_with", experiment.compared_with)
+    public = context.reference if experiment.reference else named if experiment.compared_with else reference
+    reads = [samples, public, context.parser, private, InputFile("attributes.schema", schema)]
+    return [context.step("evaluate", "evaluate", options, writes=writes, reads=reads)]
 
 
-def report(run: Run, steps: Iterable[Step]) -> list[Step]:
+def report(context: StepContext, steps: Iterable[Step]) -> list[Step]:
     """Return the step of report, page and card, which runs every time, of a run that has something to tell."""
     files = [file for step in steps for file in step.writes]
     results = [f.path for f in files if f.role == "metrics" and Path(f.path).name in _RESULTS]
@@ -77,7 +79,7 @@ def report(run: Run, steps: Iterable[Step]) -> list[Step]:
     if not results and not samples:
         return []
     names = ["report.html", "report.json"]
-    names += ["privacy_card.json", "privacy_card.txt"] if run.experiment.is_private else []
+    names += ["privacy_card.json", "privacy_card.txt"] if context.experiment.is_private else []
     writes = tuple(File(name, "report") for name in names)
-    config = {"runs": [str(run.folder)]}
+    config = {"runs": [str(context.folder)]}
     return [Step("report", "report", config, is_once=False, writes=writes, reads=tuple(results or samples))]

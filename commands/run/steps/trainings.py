@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from commands.lightning.kept import refuse_unkept
 from commands.run.experiment.settings import Attributes, Resampling, Topics
-from commands.run.steps.context import Run, file_of, read
+from commands.run.steps.context import StepContext, file_of, read
 from commands.run_folder.sections import SECTIONS
 from commands.run_folder.steps import PUBLIC_TREES, File, InputFile, Step
 from commands.run_folder.systems import BASE_MODEL, MODEL_FILES, System
@@ -25,7 +25,11 @@ REFERENCE = "reference"
 
 
 def fit(
-    run: Run, system: System, stage: str, shares: Shares | Attributes | None = None, changes: Settings | None = None
+    context: StepContext,
+    system: System,
+    stage: str,
+    shares: Shares | Attributes | None = None,
+    changes: Settings | None = None,
 ) -> Step:
     """Train a language model on the private turns.
 
@@ -33,13 +37,13 @@ def fit(
     the system has them, those of its stage (:func:`merged`), what follows from other fields, overlays. The budget of
     the system pays for its shares, too.
     """
-    config = merged(run, stage, changes or {}, in_yaml(_derived(run, system, stage, shares)), *run.overlays)
+    config = merged(context, stage, changes or {}, in_yaml(_derived(context, system, stage, shares)), *context.overlays)
     config.setdefault("data", {})["class_path"] = _DATA
-    config |= {} if run.experiment.is_private else {"privacy": None, "not_private": True}
-    config = _trained(run, config)
+    config |= {} if context.experiment.is_private else {"privacy": None, "not_private": True}
+    config = _trained(context, config)
     data = config["data"]["init_args"]
-    if run.train_path is not None:  # wins over --set, whose file it was made of
-        data["train_path"] = run.train_path
+    if context.train_path is not None:  # wins over --set, whose file it was made of
+        data["train_path"] = context.train_path
         attributes = (data.pop("columns", None) or {}).get("attributes")  # it has the usual ones
         if attributes is not None:
             data["columns"] = {"attributes": attributes}
@@ -48,11 +52,11 @@ def fit(
     start = model.get("init_weights")
     train, val, test, *others = files_of(data, () if system.learns in (None, "utterance") else (system.learns,))
     slots = [] if model.get("slots") in (None, SHIPPED) else [InputFile("model.slots", model["slots"])]
-    return run.step(
+    return context.step(
         stage,
         "fit",
         config,
-        writes=[file_of(system, f"{run.at(stage)}/checkpoints/last.ckpt", "checkpoint")],
+        writes=[file_of(system, f"{context.at(stage)}/checkpoints/last.ckpt", "checkpoint")],
         reads=[
             train,
             val,
@@ -62,26 +66,26 @@ def fit(
             *others,
         ],
         names=[test, InputFile("model.init_weights", start), *slots],
-        mechanisms=run.paid_by(system, stage),
+        mechanisms=context.paid_by(system, stage),
     )
 
 
-def fit_parser(run: Run, name: str, layer: str, files: list[str] | None = None) -> Step:
+def fit_parser(context: StepContext, name: str, layer: str, files: list[str] | None = None) -> Step:
     """Train a semantic parser into the folder of this name, without privacy; on other files than the experiment's.
 
     Sections of the stage ``layer`` win over those of ``parser``.
     """
-    layers = [in_yaml(run.experiment.stages.get(name, {})) for name in ("parser", layer)]
-    config = merge(read(run.experiment, MODEL_FILES["parser"]), *layers, {"not_private": True})
+    layers = [in_yaml(context.experiment.stages.get(name, {})) for name in ("parser", layer)]
+    config = merge(read(context.experiment, MODEL_FILES["parser"]), *layers, {"not_private": True})
     data = config["data"]["init_args"]
     if files is not None:
         data |= {"train_paths": files, "val_path": None, "test_path": None}
-    config = _trained(run, config)
+    config = _trained(context, config)
     named = {"train_paths": data.get("train_paths", ()), "val_path": [data.get("val_path")]}
     named["test_path"] = [data.get("test_path")]
     reads = [InputFile(f"stages.{layer}.data.{key}", path) for key, paths in named.items() for path in paths]
-    writes = [File(f"{run.at(name)}/checkpoints/last.ckpt", "checkpoint")]
-    return run.step(name, "fit", config, writes=writes, reads=reads)
+    writes = [File(f"{context.at(name)}/checkpoints/last.ckpt", "checkpoint")]
+    return context.step(name, "fit", config, writes=writes, reads=reads)
 
 
 def files_of(data: Mapping[str, Any], needs: tuple[Field, ...] = ()) -> list[InputFile]:
@@ -105,16 +109,16 @@ def files_of(data: Mapping[str, Any], needs: tuple[Field, ...] = ()) -> list[Inp
     return found
 
 
-def _derived(run: Run, system: System, stage: str, shares: Shares | Attributes | None) -> Settings:
+def _derived(context: StepContext, system: System, stage: str, shares: Shares | Attributes | None) -> Settings:
     """Sections that follow from other fields of the experiment: how long, of whose budget, and what is hidden."""
-    experiment = run.experiment
+    experiment = context.experiment
     epochs = {name: _plain(experiment.epochs_of(name) * experiment.effort) for name in system.stages}
     data: Settings = {} if experiment.redact is None else {"redact": experiment.redact.as_dict()}
     data |= {} if experiment.effort == 1 else {"effort": experiment.effort}
     trainer = {"max_epochs": epochs[stage]}
     if not experiment.is_private:
         return {"trainer": trainer, "data": {"sampling": "shuffle", **data}}
-    privacy: Settings = {**run.budget(system), "epochs": list(epochs.values())}
+    privacy: Settings = {**context.budget(system), "epochs": list(epochs.values())}
     if experiment.exact_histogram:
         privacy["histogram_noise_multiplier"] = None
     elif isinstance(shares, Attributes):
@@ -124,15 +128,15 @@ def _derived(run: Run, system: System, stage: str, shares: Shares | Attributes |
     return {"trainer": trainer, "data": data, "privacy": privacy}
 
 
-def merged(run: Run, stage: str, changes: Settings, *more: Mapping[str, Any]) -> Settings:
+def merged(context: StepContext, stage: str, changes: Settings, *more: Mapping[str, Any]) -> Settings:
     """Merge a model's file with sections: of the experiment, of the stage, of what the system sets, and more."""
-    experiment = run.experiment
+    experiment = context.experiment
     layers = ({name: getattr(experiment, name) for name in SECTIONS}, experiment.stages.get(stage, {}), changes)
     config = merge(read(experiment, MODEL_FILES[stage]), *map(in_yaml, layers), *more)
     arguments = config["model"].setdefault("init_args", {})
     arguments.setdefault("base_model", BASE_MODEL)
     if stage == "parse_tree":
-        _name_grammar(run, arguments.setdefault("sampling", {}))
+        _name_grammar(context, arguments.setdefault("sampling", {}))
     return config
 
 
@@ -142,7 +146,7 @@ def grammar_of(config: Settings) -> list[InputFile]:
     return [InputFile("sampling.grammar", name) for name in names]
 
 
-def _name_grammar(run: Run, way: Settings) -> None:
+def _name_grammar(context: StepContext, way: Settings) -> None:
     """Put the run's file in the place of ``reference``, which is the grammar of trees unless another is set.
 
     Formal guarantees:
@@ -150,7 +154,7 @@ def _name_grammar(run: Run, way: Settings) -> None:
         reference that says what a private file does, so the names are public and sampling under them is
         post-processing.
     """
-    reference = run.experiment.reference
+    reference = context.experiment.reference
     names = listed(way.get("grammar", None if reference is None else REFERENCE) or [])
     if REFERENCE not in names:
         return
@@ -159,10 +163,10 @@ def _name_grammar(run: Run, way: Settings) -> None:
             "sampling.grammar takes the names of the reference's trees, and the experiment names no reference: set "
             "reference=PUBLIC, or the table of your API as grammar"
         )
-    way["grammar"] = [str(run.folder / PUBLIC_TREES) if name == REFERENCE else name for name in names]
+    way["grammar"] = [str(context.folder / PUBLIC_TREES) if name == REFERENCE else name for name in names]
 
 
-def _trained(run: Run, config: Settings) -> Settings:
+def _trained(context: StepContext, config: Settings) -> Settings:
     """With seed, rhythm of saving and the optimizer, whose learning rate is that of the last layer to give one.
 
     Raises:
@@ -173,7 +177,7 @@ def _trained(run: Run, config: Settings) -> Settings:
     if optimizer and "class_path" not in optimizer:
         whole = {"class_path": "torch.optim.AdamW", "init_args": {"weight_decay": 0.0, **optimizer}}
         config["model"]["init_args"]["optimizer"] = whole
-    top = {"seed_everything": run.experiment.seed, "save_every": run.experiment.save_every}
+    top = {"seed_everything": context.experiment.seed, "save_every": context.experiment.save_every}
     return {**{name: value for name, value in top.items() if value is not None}, **config}
 
 

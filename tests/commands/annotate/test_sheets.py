@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import cli
-from commands.annotate.sheets import COLUMNS, in_order
+from commands.annotate.sheets import COLUMNS, by_value
 from datamodules.reading.examples import read_examples
 from doppel.parsing.vocabulary import ActionVocabulary
 from lightning_modules.parsing.action_decoder import DecoderArguments
@@ -92,7 +92,7 @@ def test_each_template_once_and_in_a_round_the_least_sure_first(name: str, sampl
 
 def test_rows_of_equal_worth_keep_their_order() -> None:
     rows = [{"parse": "(A)", "confidence": None, "id": number} for number in range(5)]
-    assert [row["id"] for row in in_order(rows)] == [0, 1, 2, 3, 4]
+    assert [row["id"] for row in by_value(rows)] == [0, 1, 2, 3, 4]
 
 
 def test_corrections_come_back_as_rows_to_train_on(

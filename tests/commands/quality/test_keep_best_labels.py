@@ -19,7 +19,7 @@ from commands.run.experiment.experiment import load
 from commands.run.preflight import sources
 from commands.run.preflight.sources import check_files, check_sources
 from commands.run.steps.recipes import steps_of
-from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.steps import File
 from doppel.console.command import call
 from doppel.errors import DataError, UserError
@@ -155,7 +155,7 @@ def test_what_was_chosen_stands_in_the_record_of_the_run(tmp_path: Path) -> None
     ]:
         (tmp_path / name).write_text("{}\n")
         end_step(tmp_path, verb, [verb, "--run_dir", str(folder)], [File(name, role, "labels", "labels")], reads)
-    assert sampling(RunRecord(tmp_path), "labels") == {"synthetic_labels.jsonl": {"num_beams": 1, **told}}
+    assert sampling(RunFolder(tmp_path), "labels") == {"synthetic_labels.jsonl": {"num_beams": 1, **told}}
 
 
 def test_without_an_encoder_or_candidates_nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from commands.report.names import read_names
 from commands.report.released import Release, read_release, sampling_interval
 from commands.report.supported import read_supported
 from commands.report.tree_paths import tree_paths
-from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.steps import File
 from doppel.errors import UserError
 from doppel.privacy.histogram import NoisyHistogram, add_noise, unit_sums
@@ -84,9 +84,9 @@ def test_intervals_hold_the_true_shares_as_often_as_they_say() -> None:
 
 def test_labels_have_the_released_shares(tmp_path: Path) -> None:
     labels(tmp_path, {"travel": 900.0, "music": 300.0, "games": 9.0})
-    assert read_release(RunRecord(tmp_path), "labels", ()) is None, "the ledger has not paid for it"
+    assert read_release(RunFolder(tmp_path), "labels", ()) is None, "the ledger has not paid for it"
     ledger_line(tmp_path, "labels")
-    release = read_release(RunRecord(tmp_path), "labels", ())
+    release = read_release(RunFolder(tmp_path), "labels", ())
     assert release is not None and release.shares["travel"] == 0.45
     low, high = release.interval("travel")
     assert high - 0.45 == pytest.approx(0.45 - low) == pytest.approx(1.96 * SIGMA / UNITS, rel=1e-3)
@@ -95,14 +95,14 @@ def test_labels_have_the_released_shares(tmp_path: Path) -> None:
     assert asked is not None and [row.name for row in asked.rows] == ["music", "travel"]
     assert asked.too_rare == ("games",) and asked.rows[0].share.value == 0.15
     labels(tmp_path, {"travel": 900.0, "music": 300.0}, sigma=None)
-    assert read_release(RunRecord(tmp_path), "labels", ()) is None, "exact shares are not released ones"
+    assert read_release(RunFolder(tmp_path), "labels", ()) is None, "exact shares are not released ones"
 
 
 def test_topics_that_an_over_sample_was_drawn_by_have_the_released_shares(tmp_path: Path) -> None:
     told = {"unit": "utterance", "num_units": UNITS, "noise_multiplier": SIGMA, "sums": {"lunch": 500.0, "rain": 90.0}}
     resampled(tmp_path, "topics", "topics", {**told, "bins": {"lunch": 1.0, "rain": 1.0}})
     ledger_line(tmp_path, "topics")
-    release = read_release(RunRecord(tmp_path), "topics", ())
+    release = read_release(RunFolder(tmp_path), "topics", ())
     assert release is not None and release.shares == {"lunch": 0.25, "rain": 0.045}
 
 
@@ -117,7 +117,7 @@ def test_shares_of_functions_come_back_from_what_a_resampling_released(tmp_path:
     told = {"unit": "utterance", "num_units": UNITS, "noise_multiplier": SIGMA, "sums": sums, "bins": bins}
     resampled(tmp_path, "two_stage", "parse_tree", told)
     ledger_line(tmp_path, "two_stage")
-    release = read_release(RunRecord(tmp_path), "two_stage", trees[:500])
+    release = read_release(RunFolder(tmp_path), "two_stage", trees[:500])
     assert release is not None
     true = Counter(name for tree in trees for name in Sample("", tree).names)
     for name in ("Ask", "Tell", "Order", "Now", "Yield"):

@@ -15,7 +15,7 @@ import cli
 from commands.report.report_json import build_report
 from commands.report.report_text import render
 from commands.report.write import write_page
-from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.steps import File
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
@@ -38,11 +38,11 @@ def pipeline(folder: Path, specs: dict[str, DPPlan], is_sampled: bool = True) ->
 
 
 def test_the_report_says_what_epsilon_protects(tmp_path: Path) -> None:
-    report = build_report(RunRecord(pipeline(tmp_path, {"two_stage": SPEC})))
+    report = build_report(RunFolder(pipeline(tmp_path, {"two_stage": SPEC})))
     words = "one dialogue (all its requests, however many; each step uses at most 4 of them, chosen uniformly)"
     assert report["privacy"]["protects"] == words
     assert report["privacy"]["epsilon"] == report["privacy"]["systems"]["two_stage"]["epsilon"] < 6
-    assert f"under adding or removing {words}" in render(report, RunRecord(tmp_path))
+    assert f"under adding or removing {words}" in render(report, RunFolder(tmp_path))
 
 
 def test_systems_with_unlike_units_are_explained_one_by_one(tmp_path: Path) -> None:
@@ -50,21 +50,21 @@ def test_systems_with_unlike_units_are_explained_one_by_one(tmp_path: Path) -> N
         "one_stage": replace(SPEC, budget=replace(SPEC.budget, unit="user"), max_rows_per_unit=7),
         "two_stage": SPEC,
     }
-    report = build_report(RunRecord(pipeline(tmp_path, specs)))
+    report = build_report(RunFolder(pipeline(tmp_path, specs)))
     assert report["privacy"]["epsilon_if_all_systems_are_released"] is None
-    text = render(report, RunRecord(tmp_path))
+    text = render(report, RunFolder(tmp_path))
     assert "one_stage: adding or removing one user" in text and "at most 7 of them" in text
     assert "two_stage: adding or removing one dialogue" in text and "at most 4 of them" in text
 
 
 def test_a_folder_without_ledger_or_metrics_is_told(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"ledger\.jsonl"):
-        build_report(RunRecord(tmp_path))
+        build_report(RunFolder(tmp_path))
     Ledger(tmp_path / "ledger.jsonl").open(
         scope="two_stage", stage="fit", spec=SPEC, planned_steps=1, data_fingerprint="f00d"
     )
     with pytest.raises(UserError, match="metrics"):
-        build_report(RunRecord(tmp_path))
+        build_report(RunFolder(tmp_path))
 
 
 def test_a_run_without_a_reference_has_a_report_and_a_card_too(
@@ -86,11 +86,11 @@ def test_a_run_without_a_reference_has_a_report_and_a_card_too(
 
 def test_a_stage_that_was_marked_by_hand_has_no_time_and_stops_nothing(tmp_path: Path) -> None:
     folder = pipeline(tmp_path, {"two_stage": SPEC})
-    assert build_report(RunRecord(folder))["timings"] == {}
+    assert build_report(RunFolder(folder))["timings"] == {}
     (folder / ".done").mkdir()
     (folder / ".done" / "parse_tree").touch()
     (folder / ".done" / "parse2utterance").write_text("31\n")
-    assert build_report(RunRecord(folder))["timings"] == {"parse2utterance": 31}
+    assert build_report(RunFolder(folder))["timings"] == {"parse2utterance": 31}
 
 
 def test_report_and_page_name_no_folder_and_no_time_of_a_private_step(tmp_path: Path) -> None:
@@ -107,10 +107,10 @@ def test_report_and_page_name_no_folder_and_no_time_of_a_private_step(tmp_path: 
     (run / ".done").mkdir(exist_ok=True)
     for name, seconds in (("fit", 31), ("sample", 7)):
         (run / ".done" / name).write_text(f"{seconds}\n")
-    content = build_report(RunRecord(run))
+    content = build_report(RunFolder(run))
     assert content["timings"] == {"sample": 7}
     assert content["data"]["train"] == "private.jsonl" and content["data"]["reference"] == "public.jsonl"
-    write_page(RunRecord(run), content)
+    write_page(RunFolder(run), content)
     shown = json.dumps(content) + (run / "report.html").read_text(encoding="utf-8")
     assert str(tmp_path) not in shown and "of-hers" not in shown
 
@@ -142,7 +142,7 @@ def test_the_report_says_how_each_system_was_sampled(tmp_path: Path) -> None:
     end_step(folder, "topics-resample", ["resample"], files, ["topics/pool.jsonl"])
     for system in ("one_stage", "two_stage", "topics"):
         evaluate(folder, system, {"mauve_own_base": 0.5})
-    report = build_report(RunRecord(folder))
+    report = build_report(RunFolder(folder))
     assert report["sampling"] == {
         "one_stage": {"one_stage/samples.jsonl": {"num_beams": 3}},
         "two_stage": {
@@ -161,18 +161,18 @@ def test_numbers_of_other_samples_than_those_that_are_there_are_left_out(tmp_pat
     end_step(
         folder, "sample_two_stage", ["predict"], [File("two_stage/samples.jsonl", "release", "two_stage", "two_stage")]
     )
-    report = build_report(RunRecord(folder))
+    report = build_report(RunFolder(folder))
     assert list(report["metrics"]) == ["one_stage"] and "two_stage/samples.jsonl" in report["left_out"]["two_stage"]
     evaluate(folder, "two_stage", {"mauve_own_base": 0.7})
     (folder / "one_stage" / "evaluation.json").write_text('{"mauve_own_base": 0.99}')
-    report = build_report(RunRecord(folder))
+    report = build_report(RunFolder(folder))
     assert list(report["metrics"]) == ["two_stage"] and "one_stage/evaluation.json" in report["left_out"]["one_stage"]
 
 
 def test_seed_0_is_told_as_it_is(tmp_path: Path) -> None:
     folder = pipeline(tmp_path, {"one_stage": SPEC})
     (folder / "experiment.yaml").write_text("name: mine\nsystems: [one_stage]\nseed: 0\n")
-    assert build_report(RunRecord(folder))["seed"] == 0
+    assert build_report(RunFolder(folder))["seed"] == 0
 
 
 def test_what_is_missing_is_named_and_the_report_ends_in_a_few_sentences(

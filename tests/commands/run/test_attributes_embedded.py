@@ -50,18 +50,18 @@ def settings(folder: Path, tiny_model: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def started(folder: Path, given: dict[str, Any]) -> launch.Work:
+def started(folder: Path, given: dict[str, Any]) -> launch.RunPlan:
     (folder / "mine.yaml").write_text(yaml.safe_dump(given))
-    work = launch.begin(load(folder / "mine.yaml"), folder / "run", load_site(None, {}))
-    launch.write(work, overwrite=True)
-    return work
+    plan = launch.begin(load(folder / "mine.yaml"), folder / "run", load_site(None, {}))
+    launch.write(plan, overwrite=True)
+    return plan
 
 
-def run(work: launch.Work, names: list[str]) -> None:
-    for step in work.steps:
+def run(plan: launch.RunPlan, names: list[str]) -> None:
+    for step in plan.steps:
         if step.name in names:
-            mark = work.run / ".done" / step.name
-            assert stage_here("", mark, ["python", "cli.py", *step.words(work.run)]) == 0, step.name
+            mark = plan.run / ".done" / step.name
+            assert stage_here("", mark, ["python", "cli.py", *step.words(plan.run)]) == 0, step.name
 
 
 @pytest.fixture(autouse=True)
@@ -75,8 +75,8 @@ def short_fits(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_from_the_embedded_grammar_to_a_verified_report(
     tmp_path: Path, tiny_model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    work = started(tmp_path, settings(tmp_path, tiny_model))
-    run(work, [step.name for step in work.steps])
+    plan = started(tmp_path, settings(tmp_path, tiny_model))
+    run(plan, [step.name for step in plan.steps])
     told = json.loads((tmp_path / "run" / "report.json").read_text())
     metrics = told["metrics"]["attributes"]
     assert 0 <= metrics["attribute_jsd_length"] <= 1 and metrics["attribute_adherence_length"] is not None
@@ -93,8 +93,8 @@ class CutOffError(RuntimeError):
 def test_a_step_that_was_killed_goes_on_with_what_it_has_measured(
     tmp_path: Path, tiny_model: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work = started(tmp_path, settings(tmp_path, tiny_model))
-    run(work, ["attributes-attributes"])
+    plan = started(tmp_path, settings(tmp_path, tiny_model))
+    run(plan, ["attributes-attributes"])
     ledger, calls, fit = Ledger(tmp_path / "run" / "ledger.jsonl"), [0], Mixture.fit
 
     def cut_off(self: Mixture, *args: Any, **options: Any) -> None:
@@ -106,19 +106,19 @@ def test_a_step_that_was_killed_goes_on_with_what_it_has_measured(
     with monkeypatch.context() as patch:
         patch.setattr(Mixture, "fit", cut_off)
         with pytest.raises(CutOffError):
-            run(work, ["attributes-marginals"])
+            run(plan, ["attributes-marginals"])
     (table,) = [record for record in ledger.mechanisms.values() if record.stage == "marginals"]
     before = list(table.releases)
     assert len(before) > 3 and not (tmp_path / "run" / "attributes/labels.jsonl").exists()
-    run(work, ["attributes-marginals"])
+    run(plan, ["attributes-marginals"])
     assert ledger.releases(table.id)[: len(before)] == before and ledger.mechanisms[table.id].done_steps == 1
 
 
 def test_without_privacy_rows_are_as_they_are_and_their_file_is_private(tmp_path: Path, tiny_model: str) -> None:
-    work = started(tmp_path, settings(tmp_path, tiny_model, epsilon=float("inf"), privacy={}))
-    files = {file.path: file.role for step in work.steps for file in step.writes}
+    plan = started(tmp_path, settings(tmp_path, tiny_model, epsilon=float("inf"), privacy={}))
+    files = {file.path: file.role for step in plan.steps for file in step.writes}
     assert files["attributes/labels.releases.jsonl"] == "private"
-    run(work, ["attributes-attributes", "attributes-marginals"])
+    run(plan, ["attributes-attributes", "attributes-marginals"])
     lines = [
         json.loads(line) for line in (tmp_path / "run" / "attributes/labels.releases.jsonl").read_bytes().splitlines()
     ]

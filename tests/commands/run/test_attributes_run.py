@@ -24,7 +24,7 @@ from commands.report.released import read_release
 from commands.run import launch
 from commands.run.execution.slurm import load_site
 from commands.run.experiment.experiment import load
-from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.run_folder import RunFolder
 from doppel.privacy.gdp import mu_of
 from doppel.privacy.ledger import Ledger
 from doppel.tables.mixture import Mixture
@@ -138,7 +138,7 @@ def test_nothing_that_was_counted_is_on_disk_without_noise(run: Path) -> None:
 def test_the_run_is_verified_and_its_page_has_the_released_shares(run: Path) -> None:
     assert cli.main(["verify", str(run)]) == 0
     assert cli.main(["report", str(run)]) == 0
-    release = read_release(RunRecord(run), "attributes", [])
+    release = read_release(RunFolder(run), "attributes", [])
     assert release is not None and release.num_units == N
     assert set(release.shares) >= {"Topic: music", "Topic: other", "Stars: 3", "Words: under 3"}
     low, high = release.interval("Topic: other")

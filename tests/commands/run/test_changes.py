@@ -22,8 +22,8 @@ import cli
 from callbacks.sample_metrics import cut_off_warning, none_will_do
 from commands.privacy.evolution_settings import Evolution
 from commands.run import launch
+from commands.run.execution.settle import RunPlan
 from commands.run.execution.slurm import load_site
-from commands.run.execution.work import Work
 from commands.run.experiment.changes import changes
 from commands.run.experiment.experiment import load, save, shipped
 from commands.run.experiment.settings import FACTS, Topics, Words
@@ -44,16 +44,16 @@ def compared(run: Path, finished: Path) -> tuple[Path, Path]:
     path = run.parent / "mine.yaml"
     path.write_text(dump(base))
     save(load(path), run / "experiment.yaml")
-    work = goes_on(path, run)
-    launch.write(work, overwrite=True)
-    for step in work.waiting:
+    plan = goes_on(path, run)
+    launch.write(plan, overwrite=True)
+    for step in plan.waiting:
         assert step.command == "evaluate", "nothing else of a run depends on such a reference"
         (run / ".done" / step.name).touch()
     assert not goes_on(path, run).waiting
     return path, run
 
 
-def goes_on(path: Path, run: Path, given: Mapping[str, Any] | None = None) -> Work:
+def goes_on(path: Path, run: Path, given: Mapping[str, Any] | None = None) -> RunPlan:
     """What is to be done in a run, under other settings by dotted name."""
     return launch.begin(load(path, given), run, load_site(None, {}))
 
@@ -69,23 +69,23 @@ def outcome(path: Path, run: Path, finished: Path, key: str, value: Any) -> str:
     before, told = records(run), load(run / "experiment.yaml")
     was = changes(told, load(path, {key: value}))
     try:
-        work = goes_on(path, run, {key: value})
+        plan = goes_on(path, run, {key: value})
     except UserError as error:
         found = re.search(r"was started with (\S+?)=.*, now (\S+?)=.* is asked.*: .*restore it", str(error), re.DOTALL)
         assert found is not None and found[1] == found[2], error
         assert f"{found[1]}.".startswith(f"{key}.") or f"{key}.".startswith(f"{found[1]}."), error
         return "refused"
-    launch.write(work, overwrite=True)
+    launch.write(plan, overwrite=True)
     assert records(run) == before, "what ran is written down as it ran"
-    assert all(step.command == "evaluate" for step in work.waiting), "nothing else runs anew"
+    assert all(step.command == "evaluate" for step in plan.waiting), "nothing else runs anew"
     kept = load(run / "experiment.yaml")
     steps = steps_of(kept, run)
     for step in steps:  # experiment.yaml and the record of each step tell the same
         if step.is_once:
             recorded = (run / "configs" / f"{step.name}.yaml").read_text()
             assert parse_yaml(recorded.replace(str(finished), str(run))) == step.config, step.name
-    assert not goes_on(path, run, {key: value}).repeated or work.waiting, "the same command is done, given again"
-    if work.waiting:
+    assert not goes_on(path, run, {key: value}).repeated or plan.waiting, "the same command is done, given again"
+    if plan.waiting:
         return "evaluated"
     return "told" if was and changes(told, kept) else "kept"
 
@@ -173,11 +173,11 @@ def test_trees_that_were_cut_off_are_drawn_again_though_another_system_has_sampl
     with pytest.raises(UserError, match=r"one_stage-sample_one_stage has begun with it: for more samples"):
         goes_on(path, run, {"sampling.max_new_tokens": 16})
     given = {"stages.parse_tree.sampling.max_new_tokens": 60, "num_samples": 12}
-    work = goes_on(path, run, given)
-    assert [step.name for step in work.waiting] == ["two_stage-sample_parse_tree", "two_stage-sample_parse2utterance"]
-    launch.write(work, overwrite=True)
+    plan = goes_on(path, run, given)
+    assert [step.name for step in plan.waiting] == ["two_stage-sample_parse_tree", "two_stage-sample_parse2utterance"]
+    launch.write(plan, overwrite=True)
     assert not (run / "two_stage/trees.jsonl").exists()
-    for step in work.waiting:
+    for step in plan.waiting:
         assert stage_here("", run / ".done" / step.name, ["python", "cli.py", *step.words(run)]) == 0
     sampled = parse_yaml((run / "two_stage/sample_parse_tree/predict.yaml").read_text())
     assert sampled["model"]["init_args"]["sampling"]["max_new_tokens"] == 60

@@ -373,10 +373,10 @@ def test_what_comes_next_names_the_last_model_of_every_kind_of_system(users: Pat
     (tmp_path / "labels.txt").write_text("a\nb\n")
     given = settings(users, systems=[name], labels=str(tmp_path / "labels.txt"), reference="embedded:test?num=50")
     run = tmp_path / "run"
-    work = launch.begin(load(shipped("own-data"), given), run, load_site(None, {}))
+    plan = launch.begin(load(shipped("own-data"), given), run, load_site(None, {}))
     model = {"two_stage": "two_stage/parse2utterance", "labels": "labels/labels"}.get(name, f"{name}/one_stage")
-    assert [words[0] for words in next_commands(work)] == ["verify", "sample", "export"]
-    assert next_commands(work)[-1][1:] == [str(run / model), str(tmp_path / "run-released" / model)]
+    assert [words[0] for words in next_commands(plan)] == ["verify", "sample", "export"]
+    assert next_commands(plan)[-1][1:] == [str(run / model), str(tmp_path / "run-released" / model)]
 
 
 def test_topics_of_the_reference_are_shown_before_epsilon_is_spent(
@@ -386,7 +386,7 @@ def test_topics_of_the_reference_are_shown_before_epsilon_is_spent(
     axes = np.eye(2, dtype=np.float32)
     monkeypatch.setattr(estimate, "embed", lambda texts, _: axes[[int("pizza" in text) for text in texts]])
     changes = {"systems": ["topics"], "reference": str(public), "topics.num_topics": 2}
-    work = launch.Work(
+    plan = launch.RunPlan(
         load(shipped("own-data"), settings(users, **changes)),
         tmp_path / "run",
         [],
@@ -394,7 +394,7 @@ def test_topics_of_the_reference_are_shown_before_epsilon_is_spent(
         frozenset(),
         {},
     )
-    estimate.tell_ready(work, {})
+    estimate.tell_ready(plan, {})
     (told,) = (line for line in capsys.readouterr().out.splitlines() if "topics of " in line)
     assert re.search("alarm|wake", told) and "pizza" in told and "samples too, which are not written yet" in told
 

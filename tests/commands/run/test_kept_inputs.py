@@ -9,13 +9,13 @@ from readers import reader
 from run_folders import mark
 
 from commands.run import launch
+from commands.run.execution.settle import RunPlan
 from commands.run.execution.slurm import load_site
-from commands.run.execution.work import Work
 from commands.run.experiment.experiment import load
 from commands.run_folder.inputs import INPUTS
 from commands.run_folder.manifest import Manifest
 from commands.run_folder.manifest_writer import enter
-from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.run_folder import RunFolder
 from doppel.errors import UserError
 from tests.slurm.launches import write_experiment
 
@@ -34,7 +34,7 @@ def files(tmp_path: Path) -> dict[str, Path]:
     return found
 
 
-def begin(tmp_path: Path, files: dict[str, Path], **changes: object) -> Work:
+def begin(tmp_path: Path, files: dict[str, Path], **changes: object) -> RunPlan:
     """A run of one system, as a command finds it."""
     (tmp_path / "private.txt").write_text("my secret\n" * 9)
     fields = {"data": {"train_path": str(tmp_path / "private.txt"), "unit": "utterance"}, "systems": ["one_stage"]}
@@ -42,15 +42,15 @@ def begin(tmp_path: Path, files: dict[str, Path], **changes: object) -> Work:
     return launch.begin(load(own, changes), tmp_path / "run", load_site(None, {}))
 
 
-def pay(work: Work) -> None:
+def pay(plan: RunPlan) -> None:
     """Write a run down, with its training done."""
-    launch.write(work, overwrite=True)
-    (work.run / ".done").mkdir(exist_ok=True)
-    (work.run / ".done" / TRAINED).write_text("1\n")
+    launch.write(plan, overwrite=True)
+    (plan.run / ".done").mkdir(exist_ok=True)
+    (plan.run / ".done" / TRAINED).write_text("1\n")
 
 
-def evaluation(work: Work) -> tuple[str, ...]:
-    (step,) = [step for step in work.steps if step.command == "evaluate"]
+def evaluation(plan: RunPlan) -> tuple[str, ...]:
+    (step,) = [step for step in plan.steps if step.command == "evaluate"]
     return step.reads
 
 
@@ -66,9 +66,9 @@ def test_a_reference_that_is_gone_or_changed_is_asked_for_and_the_copy_goes_on(
         reference.unlink() if text is None else reference.write_text(text)
         with pytest.raises(UserError, match=f"reference is {reference}, which .* --set reference={copy}, the copy"):
             begin(tmp_path, files)
-    work = begin(tmp_path, files, reference=str(copy))  # as the message advises
-    assert f"{INPUTS}/reference/valid.txt" in evaluation(work) and str(reference) not in evaluation(work)
-    launch.write(work, overwrite=False)  # also of a run whose jobs keep their configurations
+    plan = begin(tmp_path, files, reference=str(copy))  # as the message advises
+    assert f"{INPUTS}/reference/valid.txt" in evaluation(plan) and str(reference) not in evaluation(plan)
+    launch.write(plan, overwrite=False)  # also of a run whose jobs keep their configurations
     config = (tmp_path / "run" / "configs" / "one_stage-evaluate.yaml").read_text()
     assert str(copy) in config and copy.read_text() == whole
     reference.write_text(whole)  # it is there again: a file of that content is the same value
@@ -90,10 +90,10 @@ def test_a_start_that_failed_binds_nobody_to_its_copies(tmp_path: Path, files: d
 
 
 def test_what_no_step_reads_any_more_is_not_asked_for(tmp_path: Path, files: dict[str, Path]) -> None:
-    work = begin(tmp_path, files)
-    pay(work)
-    for step in work.steps:
-        (work.run / ".done" / step.name).write_text("1\n")
+    plan = begin(tmp_path, files)
+    pay(plan)
+    for step in plan.steps:
+        (plan.run / ".done" / step.name).write_text("1\n")
     files["reference"].unlink()
     assert not begin(tmp_path, files).waiting
 
@@ -107,7 +107,7 @@ def test_a_page_reads_the_copies_of_what_is_gone_and_the_newest_of_what_is_there
     for field in ("names", "supported"):
         files[field].unlink()
     begin(tmp_path, files)
-    told = RunRecord(tmp_path / "run").experiment
+    told = RunFolder(tmp_path / "run").experiment
     assert Path(told["names"]).read_text() == "Weather: rain\n"
     assert Path(told["supported"]).read_text() == "Weather\n" and told["reference"] == str(files["reference"])
 
@@ -115,9 +115,9 @@ def test_a_page_reads_the_copies_of_what_is_gone_and_the_newest_of_what_is_there
 def test_the_manifest_knows_a_copy_as_an_input_and_sees_when_it_has_changed(
     tmp_path: Path, files: dict[str, Path]
 ) -> None:
-    work = begin(tmp_path, files)
-    pay(work)
-    run, copy = work.run, work.run / INPUTS / "reference" / "valid.txt"
+    plan = begin(tmp_path, files)
+    pay(plan)
+    run, copy = plan.run, plan.run / INPUTS / "reference" / "valid.txt"
     files["reference"].unlink()
     launch.write(begin(tmp_path, files, reference=str(copy)), overwrite=True)
     (run / "one_stage").mkdir()

@@ -27,13 +27,13 @@ ROWS = [{"said": f"lunch with Ana {i}", "who": i // 2} for i in range(20)]
 OWN = {"data.unit": "user", "data.columns": {"text": "said", "unit": "who"}}
 
 
-def begin(folder: Path, data: object = None, **changes: object) -> launch.Work:
+def begin(folder: Path, data: object = None, **changes: object) -> launch.RunPlan:
     """What a call of `run` would do, all but doing it."""
-    begun: list[launch.Work] = []
+    begun: list[launch.RunPlan] = []
 
-    def execute(work: launch.Work, *_: object) -> int:
-        launch.write(work, overwrite=True)
-        begun.append(work)
+    def execute(plan: launch.RunPlan, *_: object) -> int:
+        launch.write(plan, overwrite=True)
+        begun.append(plan)
         return 0
 
     patched = {"execute": execute, "preflight": mock.Mock()}
@@ -45,14 +45,14 @@ def begin(folder: Path, data: object = None, **changes: object) -> launch.Work:
 def test_rows_are_a_private_file_of_the_run_which_the_same_rows_resume(tmp_path: Path) -> None:
     run = tmp_path / "run"
     begin(run, ROWS[:9])
-    work = begin(run, ROWS)  # nothing has been paid: the other rows bind nobody
+    plan = begin(run, ROWS)  # nothing has been paid: the other rows bind nobody
     file = run / "data" / "private_rows.jsonl"
     assert [json.loads(line) for line in file.read_text().splitlines()] == ROWS
     assert file.stat().st_mode & 0o777 == 0o600 and reader("data/private_rows.jsonl") == "nobody outside"
     assert Manifest.read(run).files["data/private_rows.jsonl"].is_private and str(file) in [
         path for path, _ in of_runs(run)
     ]
-    training = next(step for step in work.steps if step.kind == "fit")
+    training = next(step for step in plan.steps if step.kind == "fit")
     assert training.protected == ("data/private_rows.jsonl",) and training.config["data"]["init_args"]["unit"] == "user"
     (run / ".done").mkdir()
     (run / ".done" / training.name).touch()
@@ -78,8 +78,8 @@ def test_rows_in_the_place_of_the_file_of_a_run_are_refused_and_not_written(tmp_
 
 
 def test_data_is_a_section_too_and_values_may_have_any_character(tmp_path: Path) -> None:
-    work = begin(tmp_path / "run", {"batch_size": 7}, names={"Talk": "chat 😀"})
-    assert work.experiment.data["batch_size"] == 7 and work.experiment.names == {"Talk": "chat 😀"}
+    plan = begin(tmp_path / "run", {"batch_size": 7}, names={"Talk": "chat 😀"})
+    assert plan.experiment.data["batch_size"] == 7 and plan.experiment.names == {"Talk": "chat 😀"}
     assert load(tmp_path / "run" / "experiment.yaml").names == {"Talk": "chat 😀"}
     with pytest.raises(UserError, match="give one of them"):
         begin(tmp_path / "other", ROWS, **{"data.train_path": "mine.csv"})

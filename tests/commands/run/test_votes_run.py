@@ -19,7 +19,7 @@ from commands.report.released import read_release
 from commands.run import launch
 from commands.run.execution.slurm import load_site
 from commands.run.experiment.experiment import load
-from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.run_folder import RunFolder
 from doppel.privacy.ledger import Ledger
 
 pytestmark = pytest.mark.slow  # two systems are trained
@@ -73,7 +73,7 @@ def test_the_run_is_verified_and_nobody_reads_of_clusters(run: Path) -> None:
     assert cli.main(["verify", str(run)]) == 0
     assert cli.main(["report", str(run)]) == 0
     assert "cluster 1" not in (run / "report.html").read_text()
-    assert all(read_release(RunRecord(run), name, ["(Yield (Ask))"]) is None for name in ("one_stage", "two_stage"))
+    assert all(read_release(RunFolder(run), name, ["(Yield (Ask))"]) is None for name in ("one_stage", "two_stage"))
     samples = [json.loads(line) for line in (run / "two_stage/samples.jsonl").read_bytes().splitlines()]
     assert len(samples) == 12 and all(line["parse"] and line["utterance"] for line in samples)
 

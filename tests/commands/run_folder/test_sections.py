@@ -8,7 +8,7 @@ import yaml
 
 from commands.run.experiment.experiment import load, save
 from commands.run_folder.private_files import of_runs
-from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.yaml_files import dump
 
 OWN = {
@@ -40,5 +40,5 @@ def test_a_run_that_kept_overrides_says_what_it_was_started_with(tmp_path: Path)
     old = load(tmp_path / "own.yaml").as_dict() | {"overrides": {"data": {"train_path": "/b.csv", "batch_size": 32}}}
     (tmp_path / "experiment.yaml").write_text(yaml.safe_dump(old))
     assert load(tmp_path / "experiment.yaml").as_dict() == new.as_dict()
-    assert RunRecord(tmp_path).experiment["data"] == new.data
+    assert RunFolder(tmp_path).experiment["data"] == new.data
     assert {path for path, _ in of_runs(tmp_path)} == {"/b.csv"}

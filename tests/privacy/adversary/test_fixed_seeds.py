@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from private_training import data_module, fit, privacy
 
-from commands.lightning.closing import close
+from commands.lightning.next_steps import close
 from doppel.console.ledger import ledger as ledger_command
 from doppel.privacy.ledger import Ledger
 from lightning_modules.causal_lm import UtteranceLM

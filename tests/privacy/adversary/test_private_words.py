@@ -13,7 +13,7 @@ import cli
 from commands.privacy import words as words_command
 from commands.report.asked import Sample
 from commands.report.unexpected import read_unexpected
-from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.steps import File
 from doppel.privacy import histogram
 from doppel.privacy.ledger import Ledger
@@ -161,9 +161,9 @@ def test_the_page_shows_words_that_the_ledger_covers_and_as_they_were_made(run: 
     end_step(run, "one_stage-words", ["words"], [made], [], str(run.parent / "train.jsonl"), ["one_stage/words"])
     flights = [f"a one {MANY} flight to city {i}" for i in range(3)]
     samples = [Sample(text) for text in ("play", f"no {MANY}", *flights)]
-    found = read_unexpected(RunRecord(run), "one_stage", samples)
+    found = read_unexpected(RunFolder(run), "one_stage", samples)
     assert found is not None and sorted(found["findings"][0]["samples"]) == flights, "those say best what it is about"
     assert [word["word"] for word in found["findings"][0]["words"]] == [MANY]
     path = run / "one_stage/words.json"
     path.write_text(path.read_text().replace(MANY, OUTSIDE))
-    assert read_unexpected(RunRecord(run), "one_stage", []) is None
+    assert read_unexpected(RunFolder(run), "one_stage", []) is None

@@ -23,7 +23,7 @@ import cli
 from commands.report.quality import reference
 from commands.run.experiment.experiment import load, shipped
 from commands.run.preflight.sources import read_sources
-from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.run_folder import RunFolder
 from datamodules.guards.overlap import overlapping
 from datamodules.reading.columns import Columns
 from datamodules.reading.utterances import form_of, plain
@@ -326,7 +326,7 @@ def test_the_page_draws_nothing_of_a_reference_that_is_private(run: Path, privat
     for rows, is_shown in ((PRIVATE, False), (OTHERS[:300], True)):
         copy = write_lines(tmp_path / "copy.jsonl", _renamed(rows))
         path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "reference": copy}))
-        shown, why = reference(RunRecord(run))
+        shown, why = reference(RunFolder(run))
         assert bool(shown) == is_shown and (private in why) != is_shown
 
 

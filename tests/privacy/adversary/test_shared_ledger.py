@@ -11,7 +11,7 @@ import pytest
 
 import cli
 from commands.privacy.coverage import covered_summary
-from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.run_folder import RunFolder
 from doppel.console.ledger import find, tables
 from doppel.files import sha256_of
 from doppel.privacy.accounting import Mechanism, compute_epsilon
@@ -134,12 +134,12 @@ def test_checkpoints_of_another_run_are_not_paid_for_though_the_ledger_is_one(tm
         join(tmp_path / name / "ledger.jsonl", shared)
         train(tmp_path / name)
         sample(tmp_path / name, "two_stage")
-    told = covered_summary(RunRecord(tmp_path / "second"))
+    told = covered_summary(RunFolder(tmp_path / "second"))
     assert told is not None and told["epsilon"] == epsilon(20)
     assert cli.main(["verify", str(tmp_path / "second")]) == 0
     mine, theirs = (tmp_path / name / "model_two_stage/checkpoints/last.ckpt" for name in ("second", "first"))
     shutil.copy(theirs, mine)
-    told = covered_summary(RunRecord(tmp_path / "second"))
+    told = covered_summary(RunFolder(tmp_path / "second"))
     assert told is not None and told["epsilon"] is None and "last.ckpt was changed after" in told["statement"]
     assert Ledger(tmp_path / "second" / "ledger.jsonl").unpaid_reason(sha256_of(mine), "two_stage") is not None
     assert Ledger(tmp_path / "first" / "ledger.jsonl").unpaid_reason(sha256_of(mine), "two_stage") is None

@@ -21,7 +21,7 @@ from commands.quality.tables import table
 from commands.report.report_json import build_report
 from commands.report.report_text import render
 from commands.run.execution.ledger import ledger as ledger_command
-from commands.run_folder.run_folder import RunRecord
+from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.steps import File
 from doppel.privacy.histogram import NoisyHistogram
 from doppel.privacy.ledger import Ledger
@@ -264,10 +264,10 @@ def test_report_ledger_and_tables_tell_no_epsilon_of_it(
         evaluate(run, "two_stage", {"mauve_own_base": 0.5})
         make_run(run.parent / "other", metrics={"two_stage": {}})
         shutil.copy(run.parent / "other" / "report.json", run / "report.json")
-    report = build_report(RunRecord(run))
+    report = build_report(RunFolder(run))
     assert report["privacy"]["systems"]["two_stage"]["epsilon"] is None
     assert report["privacy"]["epsilon_if_all_systems_are_released"] is None
-    text = render(report, RunRecord(run), 0)
+    text = render(report, RunFolder(run), 0)
     assert f"{spent:.4g}" not in text and "NOT PRIVATE, two_stage: " in text
     capsys.readouterr()
     ledger_command(run)
@@ -317,7 +317,7 @@ def test_a_training_by_hand_that_released_nothing_covers_nothing(
 def test_a_system_that_no_ledger_names_is_not_left_out_of_what_all_spend(run: Path) -> None:
     sample(run, "one_stage", is_paid=False)
     evaluate(run, "one_stage", {"mauve_own_base": 0.5})
-    report = build_report(RunRecord(run))
+    report = build_report(RunFolder(run))
     assert report["privacy"]["epsilon_if_all_systems_are_released"] is None
     assert "but one_stage, which is NOT PRIVATE, released together" in report["privacy"]["statement"]
 

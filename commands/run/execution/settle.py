@@ -15,7 +15,7 @@ from commands.run.experiment.checks import check
 from commands.run.experiment.experiment import load, save
 from commands.run.experiment.settings import Experiment, systems_of
 from commands.run.steps.recipes import steps_of
-from commands.run.steps.run_plan import Work
+from commands.run.steps.run_plan import RunPlan
 from commands.run_folder.inputs import keep, moved, refuse_lost
 from commands.run_folder.manifest_writer import declaration, declare, lay_out, refuse_old
 from commands.run_folder.sections import SECTIONS
@@ -30,7 +30,7 @@ from doppel.files import sha256_of
 _OF_TRAININGS = (*SECTIONS, "stages", "variants", "overlays", "save_every", "evolution")
 
 
-def settle(experiment: Experiment, run: Path, site: Site, is_anew: bool, jobs: Mapping[str, str]) -> Work:
+def settle(experiment: Experiment, run: Path, site: Site, is_anew: bool, jobs: Mapping[str, str]) -> RunPlan:
     """Return what an experiment has to do in a folder, with the parser's digest and the versions of the code.
 
     Formal guarantees:
@@ -64,7 +64,7 @@ def settle(experiment: Experiment, run: Path, site: Site, is_anew: bool, jobs: M
             )
         settled = replace(experiment, parser=parser, parser_digest=digest, commit=[version()])
         steps = steps_of(settled, run, site.overlays)
-        return Work(settled, run, steps, is_anew, frozenset(), jobs)
+        return RunPlan(settled, run, steps, is_anew, frozenset(), jobs)
     refuse_old(run)
     named = load(path)
     places = moved(run, named.as_dict(), experiment.as_dict())
@@ -76,69 +76,69 @@ def settle(experiment: Experiment, run: Path, site: Site, is_anew: bool, jobs: M
         experiment = replace(experiment, reference=None, compared_with=compared)
     commits = list(dict.fromkeys([*old.commit, version()]))
     settled = replace(experiment, parser=parser, parser_digest=digest, commit=commits)
-    work = Work(settled, run, steps_of(settled, run, site.overlays), is_anew, frozenset(), jobs)
+    plan = RunPlan(settled, run, steps_of(settled, run, site.overlays), is_anew, frozenset(), jobs)
     if found := changes(old, settled):
-        work = _going_on(work, old, found, site.overlays)
-    refuse_lost(run, settled.as_dict(), {path for step in work.waiting for path in step.reads})
+        plan = _going_on(plan, old, found, site.overlays)
+    refuse_lost(run, settled.as_dict(), {path for step in plan.waiting for path in step.reads})
     read = {path.removeprefix(f"{run}/") for path in places.values()}
-    return replace(work, changed=work.changed | {step.name for step in work.waiting if read.intersection(step.reads)})
+    return replace(plan, changed=plan.changed | {step.name for step in plan.waiting if read.intersection(step.reads)})
 
 
-def _going_on(work: Work, old: Experiment, found: Sequence[Change], more: Sequence[str]) -> Work:
+def _going_on(plan: RunPlan, old: Experiment, found: Sequence[Change], more: Sequence[str]) -> RunPlan:
     """With what changed settings let run anew, and the record of what they change nothing of."""
-    run, new = work.run, work.experiment
+    run, new = plan.run, plan.experiment
     marks = [mark.name for mark in (run / ".done").glob("*")]
     begun = [n for n in old.systems if (run / n).is_dir() or any(mark.startswith(f"{n}-") for mark in marks)]
     every = replace(new, systems=list(dict.fromkeys([*begun, *new.systems])))
     check(every, run / "experiment.yaml")
     whole = steps_of(every, run, more)
     others = [new.parser] if new.parser_digest != old.parser_digest else []
-    again, changed = run_anew(run, steps_of(old, run, more), whole, found, work.jobs, others)
-    ours = {step.name for step in work.steps}
+    again, changed = run_anew(run, steps_of(old, run, more), whole, found, plan.jobs, others)
+    ours = {step.name for step in plan.steps}
     beside = [step for step in whole if step.name in again and step.name not in ours]  # of systems not named now
-    steps = [*(step for step in work.steps if step.is_once), *beside, *(s for s in work.steps if not s.is_once)]
-    work = replace(work, steps=steps, repeated=again, changed=changed)
-    if any(step.kind in ("fit", "predict") or step.mechanisms for step in work.waiting):
-        return work  # a release beside a training reads the total that the experiment has by then
+    steps = [*(step for step in plan.steps if step.is_once), *beside, *(s for s in plan.steps if not s.is_once)]
+    plan = replace(plan, steps=steps, repeated=again, changed=changed)
+    if any(step.kind in ("fit", "predict") or step.mechanisms for step in plan.waiting):
+        return plan  # a release beside a training reads the total that the experiment has by then
     kept = [change for change in found if change.key[0] in _OF_TRAININGS]
     for was, now in (change.told for change in kept):
         say(f"── {now} changes nothing that is left to do: {was} stays, as it ran")
-    return replace(work, experiment=replace(new, **{change.key[0]: getattr(old, change.key[0]) for change in kept}))
+    return replace(plan, experiment=replace(new, **{change.key[0]: getattr(old, change.key[0]) for change in kept}))
 
 
-def write(work: Work, overwrite: bool) -> None:
+def write(plan: RunPlan, overwrite: bool) -> None:
     """Write down the experiment, and the configuration of every step with the files that it will leave.
 
     What is written of a step that is done stays: it says what ran.
 
     Args:
-        work: What is to be done.
+        plan: What is to be done.
         overwrite: Whether configurations may change; a run whose jobs have copied code keeps those that it has,
             unless it has not begun, or a setting of theirs has changed.
     """
-    overwrite = overwrite or work.is_anew
-    folder = make_folder(work.run / "configs")
-    path = work.run / "experiment.yaml"
-    systems = load(path).systems if path.is_file() and not work.is_anew else []
-    systems += [name for name in work.experiment.systems if name not in systems]
-    whole = replace(work.experiment, systems=systems)
+    overwrite = overwrite or plan.is_anew
+    folder = make_folder(plan.run / "configs")
+    path = plan.run / "experiment.yaml"
+    systems = load(path).systems if path.is_file() and not plan.is_anew else []
+    systems += [name for name in plan.experiment.systems if name not in systems]
+    whole = replace(plan.experiment, systems=systems)
     save(whole, path)
-    keep(work.run, whole.as_dict(), work.is_anew)
-    lay_out(work.run)
-    _link_samples(work.run, main_of(system.name for system in systems_of(whole) if system.learns))
-    for step in work.steps:
+    keep(plan.run, whole.as_dict(), plan.is_anew)
+    lay_out(plan.run)
+    _link_samples(plan.run, main_of(system.name for system in systems_of(whole) if system.learns))
+    for step in plan.steps:
         file = folder / f"{step.name}.yaml"
-        is_new = overwrite or step.name in work.changed | work.repeated
-        is_there = file.exists() and (not step.is_once or declaration(work.run, step.name).exists())
-        if is_there and (work.is_done(step.name) or not is_new):
+        is_new = overwrite or step.name in plan.changed | plan.repeated
+        is_there = file.exists() and (not step.is_once or declaration(plan.run, step.name).exists())
+        if is_there and (plan.is_done(step.name) or not is_new):
             continue
-        if step.name in work.repeated:
-            (work.run / ".done" / step.name).unlink(missing_ok=True)
+        if step.name in plan.repeated:
+            (plan.run / ".done" / step.name).unlink(missing_ok=True)
         if step.kind == "predict" and file.exists() and file.read_text(encoding="utf-8") != dump(step.config):
-            _forget_samples(step, work.run)
+            _forget_samples(step, plan.run)
         file.write_text(dump(step.config), encoding="utf-8")
         if step.is_once:
-            declare(step, work.run)
+            declare(step, plan.run)
 
 
 def _link_samples(run: Path, system: str) -> None:
