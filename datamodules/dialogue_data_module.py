@@ -53,6 +53,8 @@ class DialogueDataModule(TrainingDataModule):
         batch_size: Expected number of units in a logical batch, B, over all ranks. Null: a twentieth of the units, a
             function of their public number (:func:`~doppel.privacy.spec.usual_batch_size`).
         max_tokens_per_micro_batch: Token budget of a micro-batch: rows times padded length.
+        max_units_per_micro_batch: Units of a micro-batch, at most: a private training of adapters holds the gradient of
+            each, 4 bytes a trained weight, which many short rows make more than their activations. Null: no bound.
         truncate: Cut requests longer than the model's ``max_length``. False: such a row keeps its place and contributes
             zero. Prompts and trees are never cut (:func:`~datamodules.batches.encoded.encode_examples`).
         max_turns_per_unit: Rows per unit and step, at most; longer units are subsampled uniformly, anew in each step.
@@ -91,6 +93,7 @@ class DialogueDataModule(TrainingDataModule):
         unit: Unit | None = None,
         batch_size: int | None = None,
         max_tokens_per_micro_batch: int = 4096,
+        max_units_per_micro_batch: int | None = None,
         max_turns_per_unit: int | None = None,
         sampling: Literal["poisson", "shuffle"] = "poisson",
         val_is_public: bool = False,
@@ -113,6 +116,7 @@ class DialogueDataModule(TrainingDataModule):
             batch_size=batch_size,
             effort=effort,
             max_tokens_per_micro_batch=max_tokens_per_micro_batch,
+            max_units_per_micro_batch=max_units_per_micro_batch,
             max_turns_per_unit=max_turns_per_unit,
             limit_train_units=limit_train_units,
             limit_val_turns=limit_val_turns,
@@ -122,6 +126,7 @@ class DialogueDataModule(TrainingDataModule):
         self.unit: Unit = unit or "utterance"
         self._given_batch_size, self._effort = batch_size, effort
         self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
+        self.max_units_per_micro_batch = max_units_per_micro_batch
         self.max_rows_per_unit = max_turns_per_unit or _DEFAULT_TURNS[self.unit]
         self.sampling = sampling
         self.val_is_public = val_is_public or is_public
@@ -218,7 +223,13 @@ class DialogueDataModule(TrainingDataModule):
     def train_dataloader(self) -> Loader[LogicalBatch]:
         """Return logical batches, beginning at the step that the trainer has reached."""
         turns = self.train_examples()
-        batches = LogicalBatches(turns, self.max_tokens_per_micro_batch, self.max_rows_per_unit, self.sampling_seed)
+        batches = LogicalBatches(
+            turns,
+            self.max_tokens_per_micro_batch,
+            self.max_rows_per_unit,
+            self.sampling_seed,
+            self.max_units_per_micro_batch,
+        )
         costs, (rank, world_size) = turns.costs(self.max_rows_per_unit), self.rank_and_world_size()
         is_poisson = self.sampling == "poisson"
 

@@ -38,6 +38,7 @@ _DATA = Fact(
         "keep_share": _NUMBER,
         "limit_train_units": _NUMBER,
         "max_tokens_per_micro_batch": _FREE,
+        "max_units_per_micro_batch": _FREE,
         "redact": facts_of(Redaction),
         **{f"{name}_path": Fact("evaluation", True, text=True) for name in ("val", "test")},
         **dict.fromkeys(("val_is_public", "test_is_public", "limit_val_turns"), _HELD_OUT),

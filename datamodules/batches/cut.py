@@ -29,6 +29,7 @@ class LogicalBatches:
         max_tokens_per_micro_batch: Bound on rows times padded length of a micro-batch; a single unit may pass it.
         max_rows_per_unit: Rows that represent a unit, at most. Public.
         seed: For tests only; None takes the secret from the operating system's entropy.
+        max_units_per_micro_batch: Bound on its units, whose gradients a clipper may hold one by one; None: none.
     """
 
     def __init__(
@@ -37,9 +38,11 @@ class LogicalBatches:
         max_tokens_per_micro_batch: int,
         max_rows_per_unit: int,
         seed: int | None = None,
+        max_units_per_micro_batch: int | None = None,
     ) -> None:
         self.turns = turns
         self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
+        self.max_units_per_micro_batch = max_units_per_micro_batch
         self.max_rows_per_unit = max_rows_per_unit
         self._secret = Secret(None if seed is None else hashlib.sha256(b"%d" % seed).digest())
 
@@ -54,7 +57,7 @@ class LogicalBatches:
         micro_batches = [
             micro_batch(self.turns, part)
             for group in representatives(self._secret, step, sampled, self.turns.rows_of, self.max_rows_per_unit)
-            for part in cut(self.turns, group, self.max_tokens_per_micro_batch)
+            for part in cut(self.turns, group, self.max_tokens_per_micro_batch, self.max_units_per_micro_batch)
         ]
         return LogicalBatch(micro_batches, len(sampled), expected_num_units)
 
@@ -104,11 +107,14 @@ def representatives(
     return [group for _, group in sorted(groups.items())]
 
 
-def cut(turns: EncodedExamples, units: list[list[int]], max_tokens: int) -> Iterator[list[list[int]]]:
+def cut(
+    turns: EncodedExamples, units: list[list[int]], max_tokens: int, max_units: int | None = None
+) -> Iterator[list[list[int]]]:
     """Sort units by their longest row, longest first, and cut them where rows times length pass the budget.
 
-    A part has at least one unit. One that holds an eighth of the budget also ends before a unit shorter than 0.8 of its
-    longest, or a logical batch of few parts would be padded much. All units have equally many rows.
+    A part has one unit or more, at most ``max_units``. One that holds an eighth of the budget also ends before a unit
+    shorter than 0.8 of its longest, or a logical batch of few parts would be padded much. All units have equally many
+    rows.
     """
     lengths = turns.lengths
     longest = [max(int(lengths[row]) for row in rows) for rows in units]
@@ -116,7 +122,7 @@ def cut(turns: EncodedExamples, units: list[list[int]], max_tokens: int) -> Iter
     start = 0
     while start < len(order):
         num_rows, width = len(units[order[start]]), longest[order[start]]
-        stop = min(start + max(1, max_tokens // (num_rows * width)), len(order))
+        stop = min(start + max(1, max_tokens // (num_rows * width)), start + (max_units or len(order)), len(order))
         enough = start + math.ceil(max_tokens / (8 * num_rows * width))
         stop = next((i for i in range(enough, stop) if longest[order[i]] < 0.8 * width), stop)
         yield [units[i] for i in order[start:stop]]

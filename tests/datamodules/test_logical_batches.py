@@ -27,14 +27,15 @@ pytestmark = pytest.mark.filterwarnings("ignore:NOT PRIVATE")
     sizes=st.lists(st.integers(1, 7), min_size=1, max_size=12),
     budget=st.integers(1, 80),
     max_rows=st.integers(1, 6),
+    max_units=st.none() | st.integers(1, 5),
     data=st.data(),
 )
 def test_every_sampled_unit_appears_once_with_its_rows(
-    sizes: list[int], budget: int, max_rows: int, data: st.DataObject
+    sizes: list[int], budget: int, max_rows: int, max_units: int | None, data: st.DataObject
 ) -> None:
     units = [u for u, size in enumerate(sizes) for _ in range(size)]
     lengths = [data.draw(st.integers(2, 20)) for _ in units]
-    batches = LogicalBatches(encoded(lengths, units), budget, max_rows, seed=1)
+    batches = LogicalBatches(encoded(lengths, units), budget, max_rows, 1, max_units)
     sampled = data.draw(st.lists(st.integers(0, len(sizes) - 1), unique=True))
     batch = batches.make(3, sampled, 5.0)
 
@@ -55,6 +56,7 @@ def test_every_sampled_unit_appears_once_with_its_rows(
         assert num_rows == mb.num_units * mb.rows_per_unit
         assert mb.rows_per_unit <= max_rows
         assert num_rows * width <= budget or mb.num_units == 1
+        assert max_units is None or mb.num_units <= max_units
         assert (mb.labels[:, 0] == IGNORE_INDEX).all(), "the prompt has no loss"
         expected = mb.input_ids[:, 1:].masked_fill(mb.input_ids[:, 1:] == 0, IGNORE_INDEX)
         assert torch.equal(mb.labels[:, 1:], expected)

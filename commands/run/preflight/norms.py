@@ -127,7 +127,8 @@ def micro_batches(model: CausalLM, data: Mapping[str, Any], path: str, num_units
     )
     read = first_units(rows.read(model.text_format.needs), num_units)
     turns = encode_examples(read, model.text_format, module.truncate)
-    batches = LogicalBatches(turns, module.max_tokens_per_micro_batch, module.max_rows_per_unit)
+    bounds = module.max_tokens_per_micro_batch, module.max_rows_per_unit, None, module.max_units_per_micro_batch
+    batches = LogicalBatches(turns, *bounds)
     return batches.make(0, range(turns.num_units), turns.num_units).micro_batches
 
 
