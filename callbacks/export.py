@@ -10,6 +10,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from doppel.errors import UserError
+from doppel.models import lora_folder
 from doppel.models.adapters import merged_weights
 from doppel.privacy.card import not_private_card, write_card
 from doppel.privacy.checkpoint import KEY
@@ -62,8 +63,18 @@ class ExportPretrained(Callback):
 def write_pretrained(folder: Path, model: Any, text_format: Any, dtype: torch.dtype, card: dict[str, Any]) -> None:
     """Write weights, configuration, tokenizer and privacy card, and nothing else."""
     tied = set(getattr(model, "all_tied_weights_keys", {}))  # stored once, under the name they are tied to
-    weights = {k: v.detach().cpu().to(dtype) for k, v in merged_weights(model).items() if k not in tied}
+    weights = {k: v.detach().cpu() for k, v in merged_weights(model, dtype).items() if k not in tied}
     model.save_pretrained(folder, state_dict=weights)
+    model.config.dtype = dtype  # of the model in memory, in what was just written
+    model.config.save_pretrained(folder)
+    text_format.tokenizer.save_pretrained(folder)
+    write_card(folder, card)
+
+
+def write_adapters(folder: Path, model: Any, text_format: Any, dtype: torch.dtype, card: dict[str, Any]) -> None:
+    """Write LoRA weights for the base that the card names, tokenizer, settings and privacy card, and nothing else."""
+    lora_folder.write(folder, model, card["base"]["name"], dtype)
+    model.generation_config.save_pretrained(folder)
     text_format.tokenizer.save_pretrained(folder)
     write_card(folder, card)
 

@@ -147,7 +147,7 @@ def test_two_steps_of_fit_and_the_exported_model(
     assert origin["private"] is None and origin["is_public"] is True
     if privacy.endswith("null"):
         return
-    assert cli.main(["export", str(tmp_path / "run"), str(tmp_path / "out")]) == 0
+    assert cli.main(["export", str(tmp_path / "run"), str(tmp_path / "out"), *["--merge"][: int(adapters)]]) == 0
     exported = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert exported.state_dict().keys() == before.keys()
     assert len(AutoTokenizer.from_pretrained(tmp_path / "out")) == len(AutoTokenizer.from_pretrained(folder))

@@ -13,6 +13,7 @@ from commands.run_folder.stage_config import StageConfig
 from commands.run_folder.yaml_files import public_names
 from doppel.errors import UserError
 from doppel.files import run_of, write_text
+from doppel.models.lora_folder import base_of, digests
 from doppel.privacy.card import CARD
 
 _OWN_README = """# {name}
@@ -33,13 +34,20 @@ model.eval()
 _BY_HAND = "what its training was given: no step of `python cli.py run` made the checkpoint"
 
 
-def export(stage_dir: Path, out: Path, *, dtype: Literal["float32", "float16", "bfloat16"] = "float32") -> None:
+def export(
+    stage_dir: Path,
+    out: Path,
+    *,
+    merge: bool = False,
+    dtype: Literal["float32", "float16", "bfloat16"] | None = None,
+) -> None:
     """Write a trained model as a folder to release.
 
     Release this folder, never a checkpoint: last.ckpt also holds the settings of the run and the optimiser's state. The
-    folder holds weights (LoRA merged), tokenizer, privacy card, generation_config.json, and README.md with the lines of
-    Python that sample from it. Any Hugging Face code loads it, and so does base_model. Of a model of your own it holds
-    pytorch_model.bin, its state dict, the card, and README.md with the lines that load it.
+    folder holds weights, tokenizer, privacy card, generation_config.json, and README.md with the lines of Python that
+    sample from it. Any Hugging Face code loads it, and so does base_model. Of a training with LoRA the weights are the
+    adapters alone, as peft and vLLM read them, and the card names their base by SHA-256. Of a model of your own it
+    holds pytorch_model.bin, its state dict, the card, and README.md with the lines that load it.
 
     Example:
         python cli.py export runs/mine/topics/one_stage released/topics
@@ -47,16 +55,19 @@ def export(stage_dir: Path, out: Path, *, dtype: Literal["float32", "float16", "
     Args:
         stage_dir: Folder of the stage that trained, RUN/SYSTEM/STAGE.
         out: Folder to write, which must be empty or not there.
-        dtype: Type of the weights; float16 and bfloat16 halve the size on disk.
+        merge: Add LoRA weights to those of the base, and write the whole model.
+        dtype: Type of the weights: float32 if left out, of merged ones that of the base. float16 and bfloat16 halve the
+            size on disk.
 
     Raises:
         UserError: There is no such model, its folder is not empty, or the ledger does not cover its weights.
     """
     import torch
 
-    from callbacks.export import write_pretrained, write_weights
-    from commands.lightning.trained_model import trained_model
+    from callbacks.export import write_adapters, write_pretrained, write_weights
+    from commands.lightning.trained_model import place_of, trained_model
     from commands.privacy.prompting import Prompting
+    from doppel.models.load import dtype_of
     from doppel.privacy.checkpoint import read_checkpoint
 
     checkpoint = stage_dir / "checkpoints" / "last.ckpt"
@@ -65,22 +76,42 @@ def export(stage_dir: Path, out: Path, *, dtype: Literal["float32", "float16", "
     config = StageConfig.read(stage_dir)
     if not checkpoint.is_file():
         raise UserError(f"there is no {checkpoint}: give the folder of a stage that trained")
+    is_lora = "base_model" in config.model and bool(config.model.get("lora"))
+    if merge and not is_lora:
+        raise UserError(f"{stage_dir} was trained without LoRA, and its weights are whole: leave --merge out")
     card = _card(stage_dir, checkpoint, config)
+    if is_lora and not merge:
+        card["base"] = _base(str(place_of(config.model["base_model"])))
     if "base_model" in config.model:
         model = trained_model(checkpoint, config)
         prompting = Prompting.of(stage_dir, config, model.text_format)
         model.model.generation_config = prompting.generation_config(model.text_format)
-        write_pretrained(out, model.model, model.text_format, getattr(torch, dtype), card)
-        write_text(out / "README.md", prompting.readme(out, model.text_format, card["statement"]))
-        what = f"weights, tokenizer, {CARD}, and how to sample in README.md"
+        kind = getattr(torch, dtype or (dtype_of(str(place_of(config.model["base_model"]))) if merge else "float32"))
+        (write_adapters if "base" in card else write_pretrained)(out, model.model, model.text_format, kind, card)
+        write_text(out / "README.md", prompting.readme(out, model.text_format, card["statement"], card.get("base")))
+        what = f"{'LoRA weights' if 'base' in card else 'weights'}, tokenizer, {CARD}, and how to sample in README.md"
     else:
-        write_weights(out, read_checkpoint(checkpoint)["state_dict"], getattr(torch, dtype), card)
+        write_weights(out, read_checkpoint(checkpoint)["state_dict"], getattr(torch, dtype or "float32"), card)
         what = f"pytorch_model.bin and {CARD}"
         if not _class_path(config).startswith("lightning_modules."):
             write_text(out / "README.md", _own_readme(out, config, card["statement"]))
             what = f"pytorch_model.bin, {CARD}, and how to load it in README.md"
     caveats = [f"not checked: {text}" for text in card.get("not_checked", ())]
     print("\n".join([f"{out}: {what}", card["statement"], *caveats]))
+
+
+def _base(place: str) -> dict[str, Any]:
+    """What LoRA weights say of the model that they are for: its name, as anybody may read it, and its files.
+
+    Raises:
+        UserError: It is a folder of LoRA weights itself, which neither peft nor vLLM takes as a base.
+    """
+    if base_of(place) is not None:
+        raise UserError(
+            f"{place}, the base of this training, is a folder of LoRA weights, on top of which nothing loads others: "
+            "add --merge, which writes the whole model"
+        )
+    return {"name": public_names(place), "sha256": digests(place)}
 
 
 def _class_path(config: StageConfig) -> str:

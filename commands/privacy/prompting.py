@@ -30,22 +30,39 @@ _README = """# {name}
 
 {statement}
 
-Its privacy card is `privacy_card.json`. {what} With `pip install torch transformers`, beside this folder:
+Its privacy card is `privacy_card.json`. {what} With `pip install torch transformers{peft}`, beside this folder:
 
 ```python
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+{imports}
 
 folder, prompt = {folder}, {prompt}
-tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
+tokenizer, {load}
 ids = torch.tensor([tokenizer(prompt, add_special_tokens=False)["input_ids"] + [{bos}]] * 5)
-written = model.generate(ids, attention_mask=torch.ones_like(ids))[:, ids.shape[1] :]
+written = model.generate({given}, attention_mask=torch.ones_like(ids))[:, ids.shape[1] :]
 print(*tokenizer.batch_decode(written, skip_special_tokens=True), sep="\\n")
 ```
 
 Token {bos} ends the prompt, token {eos} the text, which begins with a blank. How its run samples is in
-`generation_config.json`, which `generate` reads: {settings}. {notes}
+`generation_config.json`, {reads}: {settings}. {notes}
 """
+_WHOLE = {
+    "peft": "",
+    "imports": "from transformers import AutoModelForCausalLM, AutoTokenizer",
+    "load": "model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)",
+    "given": "ids",
+    "reads": "which `generate` reads",
+}
+#: Of LoRA weights, which are loaded on top of their base.
+_LORA = {
+    "peft": " peft",
+    "imports": "from peft import PeftModel\n"
+    "from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig",
+    "load": "settings = AutoTokenizer.from_pretrained(folder), GenerationConfig.from_pretrained(folder)\n"
+    "model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained({base}), folder)",
+    "given": "ids, generation_config=settings",
+    "reads": "which `generate` is given",
+}
 
 
 @dataclass(frozen=True)
@@ -97,15 +114,28 @@ class Prompting:
             bounded = dataclasses.replace(bounded, max_new_tokens=text_format.max_length)
         return generation_config(text_format, bounded)
 
-    def readme(self, out: Path, text_format: TextFormat, statement: str) -> str:
-        """Return the lines that sample from the folder, and what they leave out."""
+    def readme(self, out: Path, text_format: TextFormat, statement: str, base: Mapping[str, Any] | None = None) -> str:
+        """Return the lines that sample from the folder, and what they leave out.
+
+        Args:
+            out: The folder.
+            text_format: Of the model.
+            statement: What its card states.
+            base: ``name`` and ``sha256`` of the base, of a folder of LoRA weights; None: it holds the whole model.
+        """
         names = {"utterance": "requests", "parse": "trees", "label": "labels"}
         what = f"The model writes {names[self.target]}" + (f" for {names[self.source]}." if self.source else ".")
         text_format = dataclasses.replace(text_format, source=self.source, target=self.target)
         example = self.example or {"parse": "(Yield (Today))", "label": "LABEL"}.get(self.source or "")
         settings = self.generation_config(text_format)
         shown = ("num_beams", "top_k", "top_p", "temperature", "max_new_tokens")
+        lines = _WHOLE
+        if base is not None:
+            lines = {**_LORA, "load": _LORA["load"].format(base=json.dumps(base["name"]))}
+            what += f" The folder holds LoRA weights for the base `{base['name']}`, whose files have these SHA-256: "
+            what += ", ".join(f"{file} `{digest}`" for file, digest in base["sha256"].items()) + "."
         return _README.format(
+            **lines,
             name=out.resolve().name,
             statement=statement,
             what=what,

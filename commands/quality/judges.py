@@ -16,6 +16,7 @@ from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.stage_config import StageConfig
 from commands.run_folder.systems import BASE_MODEL
 from commands.run_folder.yaml_files import public_names
+from doppel.models.lora_folder import base_of
 from doppel.models.made import LARGER, how_to_make
 from doppel.privacy.card import origins_of
 
@@ -141,6 +142,8 @@ def comes_from(base: str, judge: str) -> bool:
     origins = [place_of(str(origin.get("path", ""))) for origin in origins_of(places[0])]
     if any(origin.resolve() == places[1].resolve() for origin in origins):
         return True
+    if (below := base_of(places[0])) is not None:
+        return comes_from(below, judge)
     return places[1].is_dir() and _kept(places[0]) == _kept(places[1])
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from doppel.errors import UserError
+from doppel.models.lora_folder import base_of
 from doppel.models.made import how_to_make
 from doppel.privacy.accounting import (
     MAX_GRID_STEPS,
@@ -102,13 +103,14 @@ def num_parameters_of(base: Path, lora: int | None = None) -> int:
     """Count the trained weights of a model in a folder, from the heads of its safetensors files alone.
 
     Args:
-        base: The folder.
+        base: The folder; of LoRA weights, their base is counted.
         lora: Rank of adapters on its linear layers, in place of its own weights: rank (n + m) for n x m weights that
             are neither an embedding nor the output head.
 
     Raises:
         UserError: There are none, or one cannot be read.
     """
+    base = Path(base_of(base) or base)
     files = sorted(base.glob("*.safetensors"))
     if not files:
         raise UserError(

@@ -94,21 +94,24 @@ def check_same_adapters(trained_with: dict[str, Any] | None, arguments: LoraArgu
 
 
 @torch.no_grad()
-def merged_weights(model: nn.Module) -> dict[str, Tensor]:
+def merged_weights(model: nn.Module, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
     """Return the state dict that the model would have without adapters, each one added to the layer it adapts.
 
-    A model without adapters gives its own state dict.
+    A model without adapters gives its own state dict. Sums are taken in float32 and rounded once.
+
+    Args:
+        model: The model.
+        dtype: Of the weights; None: each as it is.
     """
     layers = {name: module for name, module in model.named_modules() if isinstance(module, LoraLinear)}
     merged: dict[str, Tensor] = {}
     for key, value in model.state_dict().items():
         if re.search(r"\.lora_[AB]\.", key):
             continue
+        wanted = value.dtype if dtype is None or not value.is_floating_point() else dtype
         owner, _, parameter = key.rpartition(".base_layer.")
-        if owner not in layers:
-            merged[key] = value
-            continue
-        if parameter == "weight":
-            value = value + layers[owner].get_delta_weight("default").to(value.dtype)
-        merged[f"{owner}.{parameter}"] = value
+        name = key if owner not in layers else f"{owner}.{parameter}"
+        if owner in layers and parameter == "weight":
+            value = value.float() + layers[owner].get_delta_weight("default").float()
+        merged[name] = value.to(wanted)
     return merged

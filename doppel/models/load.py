@@ -11,7 +11,9 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from doppel.errors import UserError
+from doppel.models.lora_folder import CONFIG, base_of, merge
 from doppel.models.made import how_to_make
+from doppel.privacy.card import check_base
 
 #: What loading from a folder ends in that is not as the library expects it.
 _FAILURES = (
@@ -28,16 +30,21 @@ _FAILURES = (
 )
 
 
+_LORA = "LoRA weights"
+
+
 class BaseModelError(UserError):
     """The base model cannot be loaded."""
 
 
 def load_tokenizer(name: str) -> Any:
-    """Load a tokenizer.
+    """Load a tokenizer; a folder of LoRA weights without one has that of its base.
 
     Raises:
         BaseModelError: There is none at that place, or the hub cannot be reached.
     """
+    if not (Path(name) / "tokenizer_config.json").is_file() and (base := base_of(name)) is not None:
+        return load_tokenizer(base)
     try:
         return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
     except _FAILURES as error:
@@ -49,12 +56,16 @@ def load_model(
 ) -> PreTrainedModel:
     """Load a causal language model in float32, all of whose weights are in its folder, and are numbers.
 
-    ``random`` takes the architecture alone and draws new weights; ``dropout`` overrides its dropout probabilities.
+    Of a folder of LoRA weights the base is loaded, and they are merged into it. ``random`` takes the architecture alone
+    and draws new weights; ``dropout`` overrides its dropout probabilities.
 
     Raises:
         BaseModelError: There is none at that place, or the hub cannot be reached; its weights are not those that its
-            ``config.json`` describes, or not finite; they are quantised.
+            ``config.json`` describes, or not finite; they are quantised. LoRA weights do not fit their base, or it is
+            not the one that their card names.
     """
+    if (base := base_of(name)) is not None:
+        return _load_merged(name, base, init, dropout)
     try:
         config = AutoConfig.from_pretrained(name, trust_remote_code=False)
         if dropout is not None:
@@ -77,6 +88,31 @@ def load_model(
     except _FAILURES as error:
         raise _cannot("model", name, error) from error
     return loaded[0]  # type: ignore[no-any-return]
+
+
+def dtype_of(name: str) -> str:
+    """Return the type of a model's weights, as its folder says it; of LoRA weights that of their base."""
+    base = base_of(name)
+    if base is not None:
+        return dtype_of(base)
+    dtype = AutoConfig.from_pretrained(name, trust_remote_code=False).dtype
+    return "float32" if dtype is None else str(dtype).removeprefix("torch.")
+
+
+def _load_merged(name: str, base: str, init: Literal["pretrained", "random"], dropout: float | None) -> PreTrainedModel:
+    """The base of a folder of LoRA weights, with these merged into it."""
+    try:
+        model = load_model(base, init, dropout)
+    except BaseModelError as error:
+        raise BaseModelError(f"{name} holds LoRA weights for the base that its {CONFIG} names: {error}") from error
+    if init == "random":
+        return model
+    check_base(Path(name), base)
+    try:
+        merge(model, Path(name))
+    except _FAILURES as error:
+        raise _cannot(_LORA, name, error) from error
+    return model
 
 
 def _check_weights(model: PreTrainedModel, found: dict[str, Any]) -> None:
@@ -133,9 +169,7 @@ def _cannot(what: str, name: str, error: Exception) -> BaseModelError:
     where = f"the folder {name!r}" if folder.exists() else f"{name!r}, no local folder, from the Hugging Face hub"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     reason = " ".join(lines[:2]).partition(" Model type should be")[0][:300].rstrip(".:, ")
-    if (folder / "adapter_config.json").is_file():
-        reason = "it holds LoRA weights alone: merge them (merge_and_unload() of peft), and give that folder"
-    elif "trust_remote_code" in str(error):
+    if "trust_remote_code" in str(error):
         reason = "it needs code of its own, which is never run: give a model of a family that transformers knows"
     elif isinstance(error, pickle.UnpicklingError):
         reason = (
@@ -143,6 +177,8 @@ def _cannot(what: str, name: str, error: Exception) -> BaseModelError:
         )
     elif isinstance(error, SafetensorError):
         reason = f"a file of its weights is damaged, or a pointer that Git LFS has not followed ({reason})"
+    elif what == _LORA:
+        pass  # the reason says it
     elif not (folder / "config.json").is_file() or (what == "tokenizer" and not (folder / "tokenizer.json").is_file()):
         reason = (
             "give a folder that holds config.json, model.safetensors and tokenizer.json (the shipped one is "

@@ -10,6 +10,7 @@ from typing import Any
 
 from doppel.errors import UserError
 from doppel.files import sha256_of, write_json
+from doppel.models.lora_folder import CONFIG, base_of, digests
 
 CARD = "privacy_card.json"
 
@@ -35,13 +36,15 @@ def origins_of(folder: Path) -> list[dict[str, Any]]:
     """Return what the weights in a folder come from, as their cards say: see ``LogicalBatchModule.origins``.
 
     A card without ``is_public`` is one of data that nobody declared public. A folder without a card tells nothing, as a
-    hub's name does, and counts as public.
+    hub's name does, and counts as public. LoRA weights come from their base, too, whoever made them.
 
     Raises:
         UserError: A card cannot be read.
     """
+    base = base_of(folder)
+    below = [] if base is None else origins_of(Path(base))
     if not (folder / CARD).is_file():
-        return []
+        return below
     card = _read(folder / CARD)
     is_private = card.get("private") is True
     unpaid = {"num_steps": card.get("num_steps", 0), "scope": str(card.get("scope")), "sha256": ""}
@@ -52,7 +55,26 @@ def origins_of(folder: Path) -> list[dict[str, Any]]:
         "caveats": list(card.get("caveats") or ()),
         "is_changed": "weights" in card and card["weights"] != _weights_digest(folder),
     }
-    return [origin, *(card.get("origins") or ())]
+    return [origin, *(card.get("origins") or ()), *below]
+
+
+def check_base(folder: Path, base: str) -> None:
+    """Refuse LoRA weights whose base is another one than that which their card names; without a card nothing is said.
+
+    Args:
+        folder: Of the LoRA weights.
+        base: Folder or hub name of the base that is taken.
+
+    Raises:
+        UserError: Its files have other digests.
+    """
+    told = (_read(folder / CARD).get("base") or {}) if (folder / CARD).is_file() else {}
+    if (wanted := told.get("sha256")) and (found := digests(base)) and found != wanted:
+        file = next((name for name, digest in wanted.items() if found.get(name) != digest), min(found))
+        raise UserError(
+            f"{folder} holds LoRA weights for another base than {base}: {file} of theirs has the SHA-256 "
+            f"{wanted.get(file)}; give {CONFIG} the folder of that one as base_model_name_or_path"
+        )
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -63,7 +63,6 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "quantised": (changed_config(quantization_config={"quant_method": "gptq", "bits": 4}), "quantised"),
     "own code": (changed_config(model_type="mine", auto_map={"AutoConfig": "c.C"}), "code of its own"),
     "no language model": (lambda folder: T5Config().save_pretrained(folder), "T5Config"),
-    "adapters": (lambda folder: (folder / "config.json").rename(folder / "adapter_config.json"), "merge_and_unload"),
     "torn": (torn, "damaged"),
     "pointer": (lambda folder: (folder / "model.safetensors").write_text("version https://git-lfs"), "Git LFS"),
     "pickle": (foreign_pickle, "pickle that holds more than weights"),

@@ -39,6 +39,7 @@ from doppel.errors import UserError
 from doppel.grammar.slot_table import SHIPPED, slot_table
 from doppel.lispress.api_table import read_api_names
 from doppel.lispress.tree_names import TREES, read_tree_names
+from doppel.models.lora_folder import base_of
 from doppel.models.made import LARGER, how_to_make
 from doppel.privacy.card import origins_of
 from doppel.words import read_vocabulary
@@ -303,5 +304,8 @@ def check_model(field: str, name: str) -> None:
                     return
             why = "is no folder, and the hub does not give it to this machine"
     elif (place / "config.json").is_file():
+        return
+    elif (base := base_of(place)) is not None:
+        check_model(f"the base of the LoRA weights {name} ({field})", base)
         return
     raise UserError(f"{field} is {name}, which {why}: give the folder of a model, or a hub name that can be reached")

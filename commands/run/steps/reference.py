@@ -22,6 +22,7 @@ from datamodules.text_format import MAX_LENGTH
 from doppel.errors import UserError
 from doppel.grammar.slot_table import SlotTable
 from doppel.lispress.slots import SlotKinds, slots_of, to_slots
+from doppel.models.lora_folder import base_of
 from doppel.occurrences import Strings, fold
 
 #: Longest utterance in tokens where no reference says more: requests have some 12.
@@ -181,6 +182,7 @@ def _num_tokens(texts: Sequence[str], base: str) -> list[int]:
 
 def _positions(base: str) -> int:
     """Positions of a model in a folder; of any other the sampling finds the last one by itself."""
-    file: Path = place_of(base) / "config.json"
+    place = place_of(base)
+    file: Path = place_of(base_of(place) or base) / "config.json"
     config = read_json(file) if file.is_file() else {}
     return int(config.get("n_positions") or config.get("max_position_embeddings") or 1 << 30)

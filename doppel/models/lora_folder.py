@@ -1,0 +1,136 @@
+"""A folder of LoRA weights as peft writes it: which base it is for, merging it into that one, and writing one."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from doppel.errors import UserError
+from doppel.files import sha256_of
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+#: Rank, scale, layers and base of the adapters. A folder with it, and without a ``config.json``, is no whole model.
+CONFIG = "adapter_config.json"
+WEIGHTS = "adapter_model.safetensors"
+#: Where the shipped models are, which a folder may name from there.
+_ROOT = Path(__file__).parents[2]
+
+
+def base_of(name: str | Path) -> str | None:
+    """Return the base that a folder of LoRA weights is for: a folder, from here or beside the code, or a hub name.
+
+    Args:
+        name: A folder, or a hub name.
+
+    Returns:
+        None where it is no folder of LoRA weights.
+
+    Raises:
+        UserError: Its ``adapter_config.json`` cannot be read, or names no other folder or hub name.
+    """
+    folder = Path(name)
+    if not (folder / CONFIG).is_file() or (folder / "config.json").is_file():
+        return None
+    try:
+        base = json.loads((folder / CONFIG).read_text(encoding="utf-8")).get("base_model_name_or_path")
+    except (OSError, ValueError, AttributeError):
+        base = None
+    if not base or not isinstance(base, str) or Path(base).resolve() == folder.resolve():
+        raise UserError(
+            f"{folder} holds LoRA weights, and its {CONFIG} names no base: write the folder or hub name of the base "
+            "there, as base_model_name_or_path"
+        )
+    return str(_ROOT / base) if not Path(base).is_dir() and (_ROOT / base).is_dir() else base
+
+
+def digests(base: str) -> dict[str, str]:
+    """Return the SHA-256 of a model's files of weights, by name; nothing where no file of it is on this machine."""
+    folder = Path(base)
+    if not folder.is_dir():
+        from huggingface_hub import try_to_load_from_cache
+
+        found = try_to_load_from_cache(base, "config.json")
+        if not isinstance(found, str):
+            return {}
+        folder = Path(found).parent
+    return {file.name: sha256_of(file) for file in sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")])}
+
+
+def merge(model: PreTrainedModel, folder: Path) -> None:
+    """Add the LoRA weights of a folder to the layers of a model that they adapt, in place and in the model's dtype.
+
+    Args:
+        model: Their base, as it was loaded.
+        folder: The folder.
+
+    Raises:
+        ValueError: They are of another kind than LoRA, do not fit, or are not finite.
+    """
+    from peft import LoraConfig, PeftConfig, PeftModel
+    from peft.tuners.lora import LoraLayer
+
+    if not (folder / WEIGHTS).is_file():  # else peft asks the hub for it
+        raise ValueError(f"it holds no {WEIGHTS}: copy it there, as save_pretrained of peft writes it")
+    config = PeftConfig.from_pretrained(str(folder))
+    if not isinstance(config, LoraConfig):
+        raise ValueError(
+            f"it holds adapters of the kind {config.peft_type.value}, and LoRA alone is merged into a base"
+        )
+    adapted = PeftModel(model, config)
+    found = adapted.load_adapter(str(folder), "default", torch_device="cpu")
+    if misfits := [*found.missing_keys, *found.unexpected_keys]:
+        example = f"{len(misfits)} of its LoRA weights are missing or fit no layer of the base, such as {min(misfits)}"
+        raise ValueError(f"{example}: name the base that they were trained on in {CONFIG}")
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    if any(isinstance(layer, LoraLayer) for layer in (head, embedding)) and model.config.tie_word_embeddings:
+        raise ValueError(
+            "it adapts the output head or the embedding, whose weight is one in its base: no merged weight is both: "
+            "take LoRA weights that leave the two alone"
+        )
+    adapted.merge_and_unload(safe_merge=True)
+    model.requires_grad_(True)
+
+
+def write(folder: Path, model: PreTrainedModel, base: str, dtype: torch.dtype) -> None:
+    """Write the adapters of a model, as ``PeftModel.from_pretrained`` and a ``LoRARequest`` of vLLM read them.
+
+    Args:
+        folder: Folder to write.
+        model: A model with adapters, see :func:`~doppel.models.adapters.add_adapters`.
+        base: Folder or hub name of the model below them, for who loads them.
+        dtype: Of the weights.
+    """
+    from peft import get_peft_model_state_dict
+    from safetensors.torch import save_file
+
+    own: Any = model.peft_config["default"]  # type: ignore[index, union-attr]
+    config = replace(
+        own,
+        lora_alpha=int(own.lora_alpha) if float(own.lora_alpha).is_integer() else own.lora_alpha,
+        base_model_name_or_path=base,
+        task_type="CAUSAL_LM",
+        inference_mode=True,
+    )
+    config.target_modules = sorted(_targets(model))  # a set has another order in each process
+    folder.mkdir(parents=True, exist_ok=True)
+    config.save_pretrained(str(folder))
+    weights = {
+        f"base_model.model.{name}": value.detach().cpu().to(dtype).contiguous()
+        for name, value in get_peft_model_state_dict(model, save_embedding_layers=False).items()
+    }
+    save_file(weights, folder / WEIGHTS, {"format": "pt"})
+
+
+def _targets(model: PreTrainedModel) -> set[str]:
+    """The last parts of the adapted layers' names, where these name no other layer; else the whole names."""
+    from peft.tuners.lora import LoraLayer
+
+    adapted = {name for name, module in model.named_modules() if isinstance(module, LoraLayer)}
+    parts = {name.rpartition(".")[2] for name in adapted}
+    alike = {name for name, _ in model.named_modules() if name.rpartition(".")[2] in parts}
+    return parts if alike == adapted else adapted
