@@ -13,7 +13,7 @@ from transformers import GenerationConfig
 
 from datamodules.batches.batch import PromptBatch
 from datamodules.reading.example import Field
-from doppel.decoding.decode import DrawingRule, Request, decode, is_supported
+from doppel.decoding.decode import DrawingRule, Request, decode, longest_decodable
 from doppel.decoding.generate import generate
 from doppel.errors import UserError
 from doppel.lispress import holds_tree, is_valid
@@ -189,7 +189,8 @@ def sample_texts(
     """Sample one target for each prompt.
 
     One beam draws every token from the (cut and tempered) distribution of the model, by our own decoder where it can
-    serve the model; several beams, and other models, go through Hugging Face's ``generate``. Padding, the separator and
+    serve the model, and prompt and ``max_new_tokens`` fit in its sliding windows; several beams, and the rest, go
+    through Hugging Face's ``generate``. Padding, the separator and
     other special tokens of the vocabulary cannot be part of a target and are never sampled. Decoding defaults that a
     model brings along from the hub (length bounds, repetition penalties) are ignored.
 
@@ -226,13 +227,16 @@ def sample_texts(
             requests[i] = Request(list(ids), min(rooms))
 
     texts = [SampledText("", False)] * len(prompts_ids)
-    write = _decode if arguments.num_beams == 1 and is_supported(model) else _generate
+    longest = longest_decodable(model) if arguments.num_beams == 1 else 0
+    own = {i: request for i, request in requests.items() if request.num_tokens <= longest}
+    others = {i: request for i, request in requests.items() if i not in own}
     with _random_stream(stream, arguments.seed, text_format, model.device), _plain_decoding(model):
-        for i, target in zip(requests, write(model, text_format, list(requests.values()), arguments), strict=True):
-            finished = text_format.eos_id in target
-            if finished:
-                target = target[: target.index(text_format.eos_id)]
-            texts[i] = SampledText(text_format.decode(target), finished)
+        for write, part in ((_decode, own), (_generate, others)):
+            for i, target in zip(part, write(model, text_format, list(part.values()), arguments), strict=True):
+                finished = text_format.eos_id in target
+                if finished:
+                    target = target[: target.index(text_format.eos_id)]
+                texts[i] = SampledText(text_format.decode(target), finished)
     return texts
 
 

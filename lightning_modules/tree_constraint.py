@@ -8,6 +8,7 @@ from operator import or_
 from typing import TYPE_CHECKING, Any
 
 import llguidance.hf
+import numpy as np
 import torch
 from llguidance import LLExecutor, LLMatcher
 from llguidance.numpy import (  # its module for torch loads torch's compiler, two seconds
@@ -24,8 +25,6 @@ from doppel.lispress.tree_names import TREES, read_tree_names
 
 if TYPE_CHECKING:
     from datamodules.text_format import TextFormat
-
-_BITS = torch.arange(32, dtype=torch.int32)
 
 
 class TreeConstraint:
@@ -75,15 +74,14 @@ class TreeConstraint:
     def mask(self, states: Sequence[LLMatcher | None], like: Tensor) -> Tensor:
         """Return booleans of the shape of the scores ``like`` [texts, vocabulary], true where a token is forbidden.
 
-        A text with no state may go on with anything. There are at least as many columns as token ids.
+        A text with no state may go on with any token. Columns and ids of tokens may each be more than the other.
         """
         bits = allocate_token_bitmask(len(states), self._num_tokens)  # all are set
         running = [(state, row) for row, state in enumerate(states) if state is not None]
         fill_next_token_bitmask_par(self._executor, running, bits)
-        allowed = ((torch.from_numpy(bits)[:, :, None] >> _BITS) & 1).flatten(1)[:, : self._num_tokens].bool()
-        forbidden = torch.ones(like.shape, dtype=torch.bool)
-        forbidden[:, : self._num_tokens] = ~allowed
-        return forbidden.to(like.device)
+        forbidden = np.unpackbits((~bits).view(np.uint8), axis=1, count=like.shape[-1], bitorder="little")
+        forbidden[:, self._num_tokens :] = 1
+        return torch.from_numpy(forbidden).view(torch.bool).to(like.device)
 
 
 def tree_constraint(text_format: TextFormat, grammar: str | list[str] | None) -> TreeConstraint | None:

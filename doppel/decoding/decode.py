@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ _PROMPT_TOKENS = 8192  # most tokens of a forward that reads prompts
 _READ_TOGETHER = 4  # prompts that are read together however unequal they are
 _PADDING = 0.85  # of the longest prompt in a forward, below which another prompt waits for the next forward
 _SPARE_COLUMNS = 64  # of the cache at first, beyond the longest prompt
+_FULL, _SLIDING = "full_attention", "sliding_attention"  # kinds of layers
 _WAIT = 8  # prompts wait until an eighth of the rows is free, so that they are read in batches
 
 
@@ -46,6 +48,11 @@ class Request:
     prompt: list[int]
     limit: int
     stream: np.random.Generator | None = None
+
+    @property
+    def num_tokens(self) -> int:
+        """Most tokens of prompt and text."""
+        return len(self.prompt) + self.limit
 
 
 class Constraint(Protocol):
@@ -82,27 +89,30 @@ class DrawingRule:
     constraint: Constraint | None = None
 
 
-def is_supported(model: PreTrainedModel) -> bool:
-    """Return whether a model can be decoded row by row with masks and positions of our own.
+def longest_decodable(model: PreTrainedModel) -> float:
+    """Return how many tokens prompt and text may have to be decoded row by row with masks and positions of our own.
 
-    It can if every layer attends to all of the past (no sliding or local window, no recurrence), positions come as an
-    argument, and attention runs through ``sdpa`` or ``eager``, which take a mask for each query. GPT-2, GPT-NeoX, OPT,
-    Llama, Qwen 2 and 3 and Phi do. Bloom, MPT and Falcon with ALiBi (positions from the mask), GPT-Neo, Mistral and
-    Gemma 2 and 3 (windows), Mamba and RWKV (recurrence), encoder-decoders and prompt-tuned models do not.
+    Infinitely many if every layer attends to all of the past; no more than a sliding window has, inside which a layer
+    does the same. Positions have to come as an argument, and attention has to run through ``sdpa`` or ``eager``, which
+    take a mask for each query. GPT-2, GPT-NeoX, OPT, Llama, Qwen 2 and 3 and Phi are unbounded; Mistral, Phi 3, Gemma 2
+    and 3 and gpt-oss have windows. It is 0 for Bloom, MPT and Falcon with ALiBi (positions from the mask), GPT-Neo
+    (windows that no mask replaces), Mamba and RWKV (recurrence), encoder-decoders and prompt-tuned models.
     """
     config = model.config.get_text_config()
     if config.is_encoder_decoder or not _forward_arguments(model).issuperset(_NEEDED):
-        return False
+        return 0
     adapters: Any = getattr(model, "active_peft_config", None)
     if adapters is not None and adapters.is_prompt_learning:
-        return False
+        return 0
     if getattr(config, "_attn_implementation", None) not in ("sdpa", "eager"):
-        return False
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+        return 0
     if "local" in (getattr(config, "attention_layers", None) or []) or getattr(config, "alibi", False):
-        return False
-    has_window = getattr(config, "sliding_window", None) is not None and getattr(config, "layer_types", None) is None
-    return kinds == {"full_attention"} and not has_window and not getattr(config, "attention_chunk_size", None)
+        return 0
+    window: int | None = getattr(config, "sliding_window", None)
+    kinds = set(getattr(config, "layer_types", None) or [_FULL if window is None else _SLIDING])
+    if not kinds <= {_FULL, _SLIDING} or getattr(config, "attention_chunk_size", None):
+        return 0
+    return window or 0 if _SLIDING in kinds else math.inf
 
 
 @torch.inference_mode()
@@ -110,8 +120,9 @@ def decode(model: PreTrainedModel, requests: Sequence[Request], rule: DrawingRul
     """Write a text for each request.
 
     Args:
-        model: In evaluation mode; :func:`is_supported` holds for it.
-        requests: Prompts and their longest texts; prompt and text fit the model's positions.
+        model: In evaluation mode.
+        requests: Prompts and their longest texts; prompt and text fit the model's positions, and are no longer than
+            :func:`longest_decodable` says.
         rule: How to draw.
         max_rows: Most texts that go through the model together.
 

@@ -102,16 +102,19 @@ def test_the_nucleus_is_kept_and_a_long_question_is_cut_at_its_begin(tiny_model:
 
 
 def test_a_model_with_a_window_writes_too_and_alike_for_its_streams(tiny_model: str, tmp_path: Path) -> None:
-    """By ``generate``, which has one random stream for all."""
+    """What is longer than the window by ``generate``, with one random stream for all; the rest each by its own."""
     tokenizer = AutoTokenizer.from_pretrained(tiny_model)
     sizes = {"vocab_size": len(tokenizer), "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1}
-    config = MistralConfig(**sizes, num_attention_heads=2, num_key_value_heads=2, sliding_window=8, eos_token_id=1)
+    config = MistralConfig(**sizes, num_attention_heads=2, num_key_value_heads=2, sliding_window=16, eos_token_id=1)
     for part in (MistralForCausalLM(config), tokenizer):
         part.save_pretrained(tmp_path)
     state = torch.random.get_rng_state()
     model = FolderModel(tmp_path, max_new_tokens=12)
-    texts = model.write([[5, 6], [7]], ["a", "b"])
-    assert texts == model.write([[5, 6], [7]], ["a", "b"]) != model.write([[5, 6], [7]], ["a", "c"])
+    long, other = [5] * 9, [7] * 6
+    texts = model.write([long, other], ["a", "b"])
+    assert texts == model.write([long, other], ["a", "b"]) != model.write([long, other], ["a", "c"])
+    alone = model.write([[5, 6]], ["c"])[0]
+    assert model.write([long, [5, 6], other], ["a", "c", "b"]) == [texts[0], alone, texts[1]]
     assert all(texts) and torch.equal(state, torch.random.get_rng_state())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ from transformers import (
 from commands.run.experiment.experiment import load, shipped
 from commands.run_folder.yaml_files import ROOT
 from datamodules.text_format import Linearisation, TextFormat
-from doppel.decoding.decode import DrawingRule, Request, decode, is_supported
+from doppel.decoding.decode import DrawingRule, Request, decode, longest_decodable
 from doppel.errors import UserError
 from doppel.grammar import generate
 from doppel.lispress import is_valid, read, write
@@ -206,7 +207,7 @@ def test_all_finished_texts_are_trees(
 ) -> None:
     text_format = make_text_format(tokenizer, layout)
     model = make_model(text_format, kind, sharpness=1.0)
-    assert is_supported(model) == (kind == "gpt2")  # the other goes through `generate`
+    assert longest_decodable(model) == (math.inf if kind == "gpt2" else 8)  # the other goes through `generate`
     prompts = [[text_format.bos_id]] * 24
     shape: dict[str, Any] = {"num_beams": num_beams, "max_new_tokens": LIMIT, "max_rows": 18}
     free = sample_texts(model, text_format, prompts, SamplingArguments(**shape), stream=[1])
@@ -255,6 +256,22 @@ def test_the_law_is_the_models_cut_to_the_grammar(tokenizer: PreTrainedTokenizer
         pairs.append((number - sum(n for n, _ in pairs), max(1e-9, 1 - sum(p for _, p in pairs))))
         chi_square = sum((n - number * p) ** 2 / max(number * p, 1) for n, p in pairs)
         assert len(pairs) > 3 and chi_square < len(pairs) + 5 * (2 * len(pairs)) ** 0.5
+
+
+@pytest.mark.parametrize("num_more", [-3, 0, 3])
+def test_a_model_may_have_fewer_or_more_columns_than_its_tokenizer_has_ids(
+    tokenizer: PreTrainedTokenizerFast, table: str, num_more: int
+) -> None:
+    """Gemma 3's tokenizer has a token for images, without a row in a text model; others have rows for no token."""
+    text_format = make_text_format(tokenizer)
+    constraint, num_tokens = constraint_of(text_format, [table]), len(tokenizer)
+    like = torch.zeros(2, num_tokens + num_more)
+    state = constraint.start()
+    forbidden, of_any = constraint.mask([state, None], like)
+    whole = constraint.mask([state], torch.zeros(1, num_tokens))[0]
+    assert 0 < (~whole).sum() < num_tokens - 3
+    assert torch.equal(forbidden[:num_tokens], whole[: len(forbidden)]) and forbidden[num_tokens:].all()
+    assert not of_any[:num_tokens].any() and of_any[num_tokens:].all()
 
 
 def test_misuse_is_named(tokenizer: PreTrainedTokenizerFast, table: str) -> None:

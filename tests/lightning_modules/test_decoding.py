@@ -16,7 +16,8 @@ from transformers.generation.logits_process import TopKLogitsWarper, TopPLogitsW
 
 from doppel.decoding import decode as decoding
 from doppel.decoding.candidates import candidates, draw
-from doppel.decoding.decode import DrawingRule, Request, decode
+from doppel.decoding.decode import DrawingRule, Request, decode, longest_decodable
+from doppel.decoding.generate import generate
 
 BOS, EOS, VOCABULARY, POSITIONS = 0, 1, 9, 48
 PLAIN = DrawingRule(top_k=0, top_p=1.0, temperature=1.0, never=(BOS,), eos_id=EOS)
@@ -33,6 +34,18 @@ _SIZES = {
     "eos_token_id": EOS,
     "pad_token_id": BOS,
 }
+WINDOW = 20
+_WINDOW = {"sliding_window": WINDOW, "head_dim": 4}
+_MORE: dict[str, dict[str, Any]] = {
+    "OPT": {"ffn_dim": 24, "word_embed_proj_dim": 16},
+    **dict.fromkeys(("Mistral", "Phi3", "Gemma2", "Gemma3"), _WINDOW),
+    "GptOss": {
+        **_WINDOW,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "rope_parameters": {"rope_type": "default"},
+    },
+}
 _GPT2 = {"n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": POSITIONS}
 
 
@@ -44,10 +57,9 @@ def make_model(name: str) -> PreTrainedModel:
         del sizes["num_key_value_heads"]
     if name == "GPT2":
         sizes = {key: sizes[key] for key in sizes if key not in ("hidden_size", "intermediate_size")}
-    if name == "OPT":
-        sizes |= {"ffn_dim": 24, "word_embed_proj_dim": 16}
-    config = getattr(transformers, f"{name}Config")(**sizes)
-    config._attn_implementation = attention or "sdpa"
+    sizes |= _MORE.get(name, {})
+    config = getattr(transformers, {"Gemma3": "Gemma3TextConfig"}.get(name, f"{name}Config"))(**sizes)
+    config._attn_implementation = attention or ("eager" if name in ("Gemma2", "GptOss") else "sdpa")
     torch.manual_seed(1)
     model_class = {"GPT2": "GPT2LMHeadModel", "Bloom": "BloomForCausalLM"}.get(name, f"{name}ForCausalLM")
     model: PreTrainedModel = getattr(transformers, model_class)(config).eval()
@@ -85,6 +97,22 @@ def test_logits_are_those_of_the_whole_text(name: str, monkeypatch: pytest.Monke
     torch.manual_seed(0)
     written = decode(model, requests, PLAIN, max_rows=4)
     assert len(checked) == sum(map(len, written))
+
+
+@pytest.mark.parametrize("name", ["Mistral", "Phi3", "Gemma2", "Gemma3", "GptOss"])
+def test_texts_as_long_as_a_window_are_those_of_generate(name: str) -> None:
+    """The likeliest texts; one more token would find the window, in which the logits are others than without."""
+    model = make_model(name)
+    assert longest_decodable(model) == WINDOW
+    requests = [Request(r.prompt, WINDOW - len(r.prompt)) for r in requests_of_unequal_length(12, 1)]
+    likeliest = replace(PLAIN, top_k=1, eos_id=None)
+    config = GenerationConfig(do_sample=False, suppress_tokens=[BOS], pad_token_id=BOS, eos_token_id=None)
+    assert decode(model, requests, likeliest, max_rows=5) == generate(model, requests, config, max_rows=5)
+    ids = torch.randint(2, VOCABULARY, (8, WINDOW + 1), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        last = model(ids).logits[:, -1]
+        model.config.sliding_window = WINDOW + 1
+        assert not torch.allclose(model(ids).logits[:, -1], last, atol=1e-4)
 
 
 def test_each_text_ends_itself_or_has_its_own_longest_length() -> None:

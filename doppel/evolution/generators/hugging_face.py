@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from itertools import compress
 from pathlib import Path
 
 import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig
 
-from doppel.decoding.decode import DrawingRule, Request, decode, is_supported
+from doppel.decoding.decode import DrawingRule, Request, decode, longest_decodable
 from doppel.decoding.generate import generate
 from doppel.errors import UserError
 from doppel.evolution.generators.answers import Answers
@@ -24,8 +25,9 @@ _KEPT_TOGETHER = 8
 class FolderModel:
     """Answers with what a model writes on from a question.
 
-    Each answer has a random stream of its own, and does not depend on who is beside it. So it is for a model that
-    :func:`~doppel.decoding.decode.is_supported`; one that is not has a stream for all that are written together.
+    Each answer has a random stream of its own, and does not depend on who is beside it, as far as
+    :func:`~doppel.decoding.decode.longest_decodable` says of the model; what is longer has one stream for all that are
+    written together.
 
     Args:
         folder: Model and tokenizer as Hugging Face saves them.
@@ -82,10 +84,12 @@ class FolderModel:
             Request(list(row[-self._longest :]) or [self._start], self._max_new_tokens, _stream(name))
             for row, name in zip(rows, streams, strict=True)
         ]
-        if is_supported(self._model):
-            written = decode(self._model, requests, self._rule, self._batch_size)
-        else:
-            written = self._generate(requests, " ".join(streams))
+        longest = longest_decodable(self._model)
+        is_own = [request.num_tokens <= longest for request in requests]
+        own = iter(decode(self._model, list(compress(requests, is_own)), self._rule, self._batch_size))
+        others = [not short for short in is_own]
+        rest = iter(self._generate(list(compress(requests, others)), " ".join(compress(streams, others))))
+        written = [next(own if short else rest) for short in is_own]
         return [str(self._tokenizer.decode(ids, skip_special_tokens=True)) for ids in map(self._text, written)]
 
     def _text(self, ids: list[int]) -> list[int]:
