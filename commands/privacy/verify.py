@@ -26,6 +26,7 @@ from commands.run_folder.steps import RELEASED
 from doppel.console.collection import no_collection
 from doppel.errors import UserError
 from doppel.files import MANIFEST, sha256_of, write_json, write_text
+from doppel.privacy.card import check_card
 
 CARD = "privacy_card"
 _LIBRARIES = {"pld": "dp-accounting", "rdp": "dp-accounting", "prv": "opacus"}
@@ -55,14 +56,17 @@ def verify(run_dir: Path) -> int:
     that it was made of, must be as its step made it; every checkpoint among them a release of the ledger; every step
     that read private text must name the mechanism that paid for it. No checkpoint and no private file is opened. Writes
     RUN_DIR/privacy_card.json and .txt, which list the covered files by SHA-256; whatever else lies in the folder is not
-    covered. Nothing is signed: sign the card with a tool and key of your own (docs/operations.md).
+    covered. Nothing is signed: sign the card with a tool and key of your own (docs/operations.md). In a folder that
+    `export` wrote the weights must be those that its card tells of, and so must the base of LoRA weights, where it is
+    on this machine.
 
     Example:
         python cli.py verify runs/mine
+        python cli.py verify released/topics
         python cli.py verify attributes/rows.csv
 
     Args:
-        run_dir: Run folder, or the .csv of `metadata`.
+        run_dir: Run folder, a folder that `export` wrote, or the .csv of `metadata`.
 
     Returns:
         Exit status: 0 where the run is VERIFIED, else 1.
@@ -70,8 +74,9 @@ def verify(run_dir: Path) -> int:
     Raises:
         UserError: There is no ledger, or it or the manifest is damaged.
     """
-    if run_dir.suffix == ".csv":
-        statement, reasons = check_rows(run_dir)
+    stated = check_rows(run_dir) if run_dir.suffix == ".csv" else check_card(run_dir)
+    if stated is not None:
+        statement, reasons = stated
         print("\n".join([statement, *_verdict(reasons)]))
         return 1 if reasons else 0
     content = card(RunFolder(run_dir))

@@ -58,6 +58,27 @@ def origins_of(folder: Path) -> list[dict[str, Any]]:
     return [origin, *(card.get("origins") or ()), *below]
 
 
+def check_card(folder: Path) -> tuple[str, list[str]] | None:
+    """Return what the card of a folder of weights states, and why it does not hold, in words; None without such a card.
+
+    The card is the word of who wrote it: the ledger that it tells of is asked by ``export`` alone.
+
+    Raises:
+        UserError: The card cannot be read.
+    """
+    card = _read(folder / CARD) if (folder / CARD).is_file() else {}
+    if "weights" not in card:
+        return None
+    reasons = [] if card.get("private") is True else ["no ε holds for its weights"]
+    reasons += [] if card["weights"] == _weights_digest(folder) else [f"its weights are not those that {CARD} tells of"]
+    try:
+        if (base := base_of(folder)) is not None:
+            check_base(folder, base)
+    except UserError as error:
+        reasons.append(str(error))
+    return str(card.get("statement")), reasons
+
+
 def check_base(folder: Path, base: str) -> None:
     """Refuse LoRA weights whose base is another one than that which their card names; without a card nothing is said.
 

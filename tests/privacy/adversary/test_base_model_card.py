@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from peft import LoraConfig, get_peft_model
 from private_training import data_module, fit, privacy
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 import cli
 from callbacks.differential_privacy import PrivateTrainingError
@@ -22,7 +26,7 @@ from lightning_modules.causal_lm import UtteranceLM
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-def train_plainly(stage: Path, base: str, corpus: str, is_public: bool = False, **kwargs: str) -> None:
+def train_plainly(stage: Path, base: str, corpus: str, is_public: bool = False, **kwargs: Any) -> None:
     """RUN/STAGE of a training without privacy, as `fit` leaves it."""
     data = data_module(corpus, is_public=is_public)
     ckpt_path = kwargs.pop("ckpt_path", None)
@@ -140,6 +144,71 @@ def test_other_weights_under_a_card_are_refused(
     save_file({name: value * 1.01 for name, value in load_file(file).items()}, file, {"format": "pt"})
     with pytest.raises(PrivateTrainingError, match="not those that its privacy_card.json tells of"):
         caveats(own_private_run, UtteranceLM(base_model=str(base)), corpus)
+
+
+def lora_weights(folder: Path, base: str) -> str:
+    """LoRA weights of somebody else's on a base, without a card."""
+    config = LoraConfig(r=2, target_modules=["c_attn"], task_type="CAUSAL_LM")
+    get_peft_model(AutoModelForCausalLM.from_pretrained(base), config).save_pretrained(folder)
+    return str(folder)
+
+
+def test_lora_weights_without_a_card_do_not_hide_the_card_of_their_base(
+    not_private: Path, corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = lora_weights(tmp_path / "theirs", str(not_private))
+    with pytest.raises(PrivateTrainingError, match="nobody declared public") as refused:
+        caveats(tmp_path / "run", UtteranceLM(base_model=base), corpus)
+    assert str(not_private) in str(refused.value) and not (tmp_path / "run" / "ledger.jsonl").exists()
+    words = ["run", str(shipped("quickstart")), str(tmp_path / "run"), "--check", "--set"]
+    assert cli.main([*words, f"model.base_model={base}"]) == 2
+    assert "nobody declared public" in capsys.readouterr().err
+
+
+def test_lora_weights_hold_under_their_card_and_on_their_base_alone(
+    tiny_model: str, corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(tiny_model, base)
+    stage = tmp_path / "first" / "fit"
+    train_plainly(stage, str(base), corpus, is_public=True, lora=LoraArguments(rank=2))
+    config = yaml.safe_load((stage / "config.yaml").read_text())
+    config["model"]["init_args"]["lora"] = {"rank": 2}
+    (stage / "config.yaml").write_text(yaml.safe_dump(config))
+    folder = export(stage, tmp_path / "out")
+    named = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps({**named, "base_model_name_or_path": str(base)}))
+    assert caveats(tmp_path / "run", UtteranceLM(base_model=str(folder)), corpus) == ""
+
+    file = folder / "adapter_model.safetensors"
+    kept = file.read_bytes()
+    save_file({name: value + 0.1 for name, value in load_file(file).items()}, file, {"format": "pt"})
+    with pytest.raises(PrivateTrainingError, match="not those that its privacy_card.json tells of"):
+        caveats(tmp_path / "other", UtteranceLM(base_model=str(folder)), corpus)
+    assert cli.main(["verify", str(folder)]) == 1
+    assert "its weights are not those that privacy_card.json tells of" in capsys.readouterr().out
+
+    file.write_bytes(kept)
+    weights = load_file(base / "model.safetensors")
+    save_file({name: value * 1.01 for name, value in weights.items()}, base / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match="LoRA weights for another base") as refused:
+        UtteranceLM(base_model=str(folder))
+    assert "\n" not in str(refused.value) and str(base) in str(refused.value)
+    assert cli.main(["verify", str(folder)]) == 1
+    assert "another base" in capsys.readouterr().out
+
+
+def test_verify_reads_the_card_of_an_exported_folder(
+    own_private_run: Path, not_private: Path, tiny_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure(own_private_run / "fit", tiny_model)
+    folder = export(own_private_run / "fit", tmp_path / "out")
+    capsys.readouterr()
+    assert cli.main(["verify", str(folder)]) == 0
+    stated, verdict = capsys.readouterr().out.splitlines()
+    assert stated.startswith("PRIVATE: ") and "ε = 8" in stated and verdict == "VERIFIED"
+    assert cli.main(["verify", str(not_private)]) == 1
+    assert capsys.readouterr().out.splitlines()[1:] == ["NOT VERIFIED:", "- no ε holds for its weights"]
 
 
 def test_a_model_that_a_callback_writes_has_a_card_too(tiny_model: str, corpus: str, tmp_path: Path) -> None:
