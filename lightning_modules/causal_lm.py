@@ -10,7 +10,6 @@ import torch
 import torch.nn.functional as F
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.utilities import rank_zero_warn
-from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 from torch.optim.lr_scheduler import ConstantLR, LRScheduler
 from torch.optim.optimizer import Optimizer
@@ -23,12 +22,14 @@ from doppel.errors import UserError
 from doppel.grammar.slot_table import SHIPPED
 from doppel.models.activations import attention_for, checkpoint_activations
 from doppel.models.adapters import LoraArguments, check_same_adapters
+from doppel.models.footprint import Micro, footprint, half_of
 from doppel.models.heads import checked_divisor, head_loss
 from doppel.models.load import check_ids, load_model, load_tokenizer, longest_example
-from doppel.models.memory import bytes_of_a_step, shortage
+from doppel.models.memory import shortage
 from doppel.privacy.card import origins_of
 from lightning_modules.sampling import Sample, SamplingArguments, draw_samples
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
+from lightning_modules.training.step_policy import PlainStep
 from lightning_modules.training.token_loss import MeanTokenLoss, num_labels_of
 from lightning_modules.training.warm_start import WarmStart, adapt
 from lightning_modules.tree_constraint import tree_constraint
@@ -202,21 +203,20 @@ class CausalLM(LogicalBatchModule):
     def on_fit_start(self) -> None:
         """Say if there is too little memory for a step."""
         super().on_fit_start()
-        max_tokens = getattr(self.trainer.datamodule, "max_tokens_per_micro_batch", None)  # type: ignore[attr-defined]
+        data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
+        max_tokens = getattr(data, "max_tokens_per_micro_batch", None)
         if max_tokens is None:
             return
-        length = min(self.text_format.max_length, _LONGER)
-        ids = torch.zeros((1, length), dtype=torch.int64, device=self.device)
-
-        def losses(num_rows: int) -> Tensor:
-            rows = ids.expand(num_rows, -1)
-            with self.trainer.precision_plugin.train_step_context():
-                return self.losses(MicroBatch(rows, rows, num_units=num_rows))
-
-        with isolate_rng():
-            is_half = "16" in str(self.trainer.precision)
-            needed = bytes_of_a_step(self.model, losses, length, max_tokens, is_half)
-        words = shortage(needed, self.device, max_tokens)
+        micro = Micro(
+            max_tokens,
+            getattr(data, "max_units_per_micro_batch", None),
+            half_of(str(self.trainer.precision)),
+            self.device.type,
+            self.text_format.max_length,
+            type(self.step_policy) is not PlainStep,
+        )
+        found = footprint(self.model, micro, self.head_loss)
+        words = None if found is None else shortage(found, self.device, micro)
         if words is not None:
             rank_zero_warn(words)
 

@@ -33,10 +33,15 @@ def attention_for(device: torch.device, longest: int) -> AbstractContextManager[
     return sdpa_kernel(SDPBackend.MATH) if is_short and torch.is_grad_enabled() else nullcontext()
 
 
-def checkpoint_activations(model: PreTrainedModel, longest: int) -> None:
+def checkpoint_activations(model: PreTrainedModel, longest: int, device: torch.device | None = None) -> None:
     """Let a model compute the activations inside its blocks again in the backward pass of training.
 
     :func:`attention_for` holds for what is computed again too.
+
+    Args:
+        model: The model.
+        longest: As of :func:`attention_for`.
+        device: Where it is computed; None: where its weights are.
 
     Raises:
         BaseModelError: Its architecture has no such blocks.
@@ -45,7 +50,7 @@ def checkpoint_activations(model: PreTrainedModel, longest: int) -> None:
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
 
     def contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-        return nullcontext(), attention_for(model.device, longest)
+        return nullcontext(), attention_for(device or model.device, longest)
 
     try:
         enable({"use_reentrant": False, "context_fn": contexts})
@@ -54,3 +59,8 @@ def checkpoint_activations(model: PreTrainedModel, longest: int) -> None:
             f"{type(model).__name__} cannot checkpoint its activations: set activation_checkpointing to false"
         ) from error
     model.disable_input_require_grads()  # reentrant checkpoints alone need it
+
+
+def is_checkpointed(model: PreTrainedModel) -> bool:
+    """Return whether :func:`checkpoint_activations` holds for a model."""
+    return any(getattr(module, "gradient_checkpointing", False) for module in model.modules())

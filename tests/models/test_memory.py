@@ -3,42 +3,102 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 from private_training import data_module, fit, privacy
-from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from benchmarks._memory_meter import live_bytes, peak_bytes
+from benchmarks._memory_meter import peak_bytes
 from doppel.models import memory
+from doppel.models.activations import attention_for, checkpoint_activations
+from doppel.models.adapters import LoraArguments, add_adapters
+from doppel.models.footprint import LONG, SHORT, Micro, budget, footprint
+from doppel.privacy.clipping import PerSampleClipper
+from doppel.privacy.clipping.head import HeadLoss
 from lightning_modules.causal_lm import UtteranceLM
 
-LENGTH, WIDTH = 16, 64
+HALF = torch.bfloat16
 
 
-def stack() -> nn.Sequential:
-    torch.manual_seed(0)
-    return nn.Sequential(*[layer for _ in range(12) for layer in (nn.Linear(WIDTH, WIDTH), nn.GELU())])
+def llama(rank: int | None, is_less: bool = False) -> PreTrainedModel:
+    """Two layers; adapters in float32 over bfloat16, or all weights in float32."""
+    sizes = {"hidden_size": 64, "intermediate_size": 160, "num_attention_heads": 4, "num_key_value_heads": 2}
+    config = AutoConfig.for_model("llama", num_hidden_layers=2, vocab_size=500, **sizes)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32 if rank is None else HALF).train()
+    if rank is not None:
+        add_adapters(model, LoraArguments(rank=rank))
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.data = parameter.data.float()
+    if is_less:
+        checkpoint_activations(model, 128)  # with attention by plain products
+    return model
 
 
-@pytest.mark.parametrize("max_tokens", [4096, 16384])
-def test_the_estimate_is_near_what_a_step_takes(max_tokens: int) -> None:
-    model = stack()
-    optimizer = torch.optim.AdamW(model.parameters())
-
-    def losses(num_rows: int) -> Tensor:
-        return model(torch.zeros(num_rows, LENGTH, WIDTH)).square().sum((1, 2))
+def peak_of_a_step(model: PreTrainedModel, micro: Micro, length: int) -> int:
+    """The most bytes of tensors that are alive at once in a second step."""
+    head, num_rows = HeadLoss(model.get_output_embeddings(), 16.0), micro.units(length)
+    clipper = PerSampleClipper(model, 0.1) if micro.is_private else None
+    optimizer = torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)
+    ids = torch.randint(500, (num_rows, length + 1))
 
     def step() -> None:
-        losses(max_tokens // LENGTH).sum().backward()
+        optimizer.zero_grad(set_to_none=False)
+        with nullcontext() if clipper is None else clipper.capture(num_rows):
+            with torch.autocast("cpu", HALF, enabled=micro.half is not None):
+                with attention_for(torch.device("cpu"), micro.longest):
+                    hidden = model.base_model(input_ids=ids[:, :-1], use_cache=False).last_hidden_state
+                losses = head(hidden, ids[:, 1:])
+            del hidden
+            losses.sum().backward()
+        if clipper is not None:
+            clipper.accumulate()
         optimizer.step()
 
-    found = memory.bytes_of_a_step(model, losses, LENGTH, max_tokens, is_half=False)
-    weights = live_bytes()
     step()
-    taken = peak_bytes(step, "cpu") - weights
-    assert 0.7 * taken < found < 1.4 * taken
+    return peak_bytes(step, "cpu")
+
+
+@pytest.mark.parametrize(
+    ("rank", "micro", "is_less"),
+    [
+        (16, Micro(512, half=HALF, longest=128), False),  # per-unit gradients of short rows are most of it
+        (16, Micro(512, 4, half=HALF, longest=128), True),
+        (None, Micro(512, is_private=False, half=HALF), False),
+    ],
+)
+def test_the_estimate_is_what_a_step_takes(rank: int | None, micro: Micro, is_less: bool) -> None:
+    model = llama(rank, is_less)
+    found = footprint(model, micro, HeadLoss(model.get_output_embeddings(), 16.0))
+    assert found is not None
+    taken = max(peak_of_a_step(model, micro, length) for length in (LONG, SHORT))
+    assert 0.9 * taken < found.peak < 1.1 * taken
+    weights = {True: 0, False: 0}
+    for parameter in model.parameters():
+        weights[parameter.requires_grad] += parameter.nbytes
+    assert (found.trained, found.optimizer) == (weights[True], 3 * weights[True])
+    assert abs(found.base - weights[False]) < 1000, "buffers are more"
+    if micro.is_private and rank is not None:
+        assert found.kept in [micro.units(length) * weights[True] for length in (LONG, SHORT)]
+
+
+def test_no_weight_is_read_of_a_model_that_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same is counted on the device without memory; and what is chosen fits, with less where less is free."""
+    micro, own = Micro(1024, half=HALF), llama(16)
+    with torch.device("meta"):
+        model = llama(16)
+    head = HeadLoss(model.get_output_embeddings(), 16.0)
+    assert footprint(model, micro, head) == footprint(own, micro, HeadLoss(own.get_output_embeddings(), 16.0))
+    sizes = []
+    for free in (10_000_000, 40_000_000):
+        chosen = budget(model, micro, free, head)
+        found = footprint(model, chosen, head)
+        assert found is not None and found.peak < free and chosen.max_units is not None
+        sizes.append(chosen.max_tokens)
+    assert LONG <= sizes[0] < sizes[1]
 
 
 def test_a_training_that_does_not_fit_names_what_to_lower(
@@ -63,4 +123,6 @@ def test_a_training_that_does_not_fit_names_what_to_lower(
 def test_a_machine_that_does_not_say_is_asked_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(memory, "_MEMINFO", tmp_path / "none")
     assert memory.free_bytes(torch.device("cpu")) is None
-    assert memory.shortage(2**60, torch.device("cpu"), 4096) is None
+    model = llama(4)
+    found = footprint(model, Micro(1024), HeadLoss(model.get_output_embeddings()))
+    assert found is not None and memory.shortage(found, torch.device("cpu"), Micro(1024)) is None
