@@ -3,31 +3,51 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from doppel.errors import UserError
-from doppel.privacy.clipping.head import HeadLoss
+from doppel.privacy.clipping.head import HeadLoss, ScaledLogits
+
+#: Logits that a soft cap leaves as they are, and that one turns into itself.
+_SMALL, _LARGE = 2.0**-20, 2.0**100
 
 
 def head_loss(model: PreTrainedModel, divisor: float | None = None) -> HeadLoss | None:
-    """Return the loss on top of ``model.base_model``, if the logits are ``head(base_model(ids).last_hidden_state)``.
+    """Return the loss on top of ``model.base_model``, if the logits are ``f(head(base_model(ids).last_hidden_state))``.
 
-    Some architectures do more with their logits (soft caps, scales), so the equality is checked by one short forward
-    pass. None where it does not hold: the loss then has to go through the whole model.
+    Some architectures scale their logits or cap them softly. This f is read off one short forward pass, in which
+    made-up numbers stand in for what the head gives; no name of a family or setting is needed. None where there is no
+    such f without weights: the loss then has to go through the whole model, and hold all logits.
     """
     head = model.get_output_embeddings()
     if type(head) is not nn.Linear or model.base_model is model:
         return None
     ids = torch.arange(2, device=model.device).unsqueeze(0)
-    was_training = model.training
+    made = torch.linspace(-100, 100, 2 * head.out_features, dtype=torch.float64, device=model.device).view(1, 2, -1)
+    made[0, 0, :2] = torch.tensor([_SMALL, _LARGE])
+    seen: list[Tensor] = []
+
+    def replace(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        seen.append(args[0])
+        return made
+
+    was_training, hook = model.training, head.register_forward_hook(replace)
     model.eval()
-    with torch.no_grad():
-        hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
-        logits = model(input_ids=ids, use_cache=False).logits
-        is_plain = torch.allclose(head(hidden), logits, rtol=1e-5, atol=1e-6)
-    model.train(was_training)
-    return HeadLoss(head, divisor) if is_plain else None
+    try:
+        shown = model(input_ids=ids, use_cache=False).logits
+        with torch.no_grad():
+            hidden = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    finally:
+        hook.remove()
+        model.train(was_training)
+    small, large = shown[0, 0, :2].tolist()
+    function = ScaledLogits(round(small / _SMALL, 12), large if large < _LARGE**0.5 else None)
+    is_head = shown.shape == made.shape and len(seen) == 1 and torch.allclose(seen[0], hidden, rtol=1e-5, atol=1e-6)
+    is_known = not shown.requires_grad and torch.allclose(shown.double(), function(made), rtol=1e-5, atol=1e-6)
+    if not (is_head and is_known):
+        return None
+    return HeadLoss(head, divisor, None if function == ScaledLogits() else function)
 
 
 def checked_divisor(divisor: float | None) -> float | None:

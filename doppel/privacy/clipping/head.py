@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +16,24 @@ from doppel.privacy.clipping.arithmetic import wide_dtype
 IGNORE_INDEX = -100
 #: Logits of a part that is formed together: 28 MiB of float32 on the CPU, see :mod:`doppel.allocator`, else 256 MiB.
 LOGITS_CPU, LOGITS = 7 * 2**20, 2**26
+
+
+@dataclass(frozen=True)
+class ScaledLogits:
+    """Logits times a public constant, and bounded where there is a soft cap c: c·tanh(scale·z / c), number by number.
+
+    Attributes:
+        scale: Of the logits (Granite, Cohere).
+        cap: Soft cap c (Gemma 2; Bello et al., 2016); None: there is none.
+    """
+
+    scale: float = 1.0
+    cap: float | None = None
+
+    def __call__(self, logits: Tensor) -> Tensor:
+        """Return as many numbers, each of which is a function of its own logit."""
+        scaled = logits if self.scale == 1.0 else logits * self.scale
+        return scaled if self.cap is None else torch.tanh(scaled / self.cap) * self.cap
 
 
 class HeadLoss:
@@ -30,19 +49,40 @@ class HeadLoss:
         whose gradient is exactly zero. They add nothing to a norm, nor to its room for rounding. A row that overflows
         has a gradient that is not finite, and contributes zero.
 
+        *A function f of the logits* changes none of this. It is public, elementwise and has no weights, so a row's loss
+        CE(f(z)) stays a function of this row alone. What reaches the head is the gradient of its own outputs z, which
+        is ∂CE/∂f(z) · f'(z), number by number: f is no layer, and the head stays the linear layer z = Wh + b, whose
+        gradient is GᵀA for these G. The head's rule, its cross term with a tied embedding and its room for rounding
+        are statements on A and G, whatever they came from, so the norm is exact, and the sum is clipped by it. Nothing
+        has to bound f': clipping bounds whatever comes of it. A function that mixes logits or positions would let one
+        row into another's loss, and one with weights would have them trained unclipped: both are refused.
+
     Args:
         head: The output head, an ``nn.Linear`` with or without bias; its weight may be tied to the embedding.
         divisor: Divides the sum over a row's positions: a public constant, so that the loss is a likelihood of whole
             rows. None divides by the row's own number of labelled positions.
+        function: What the model does with its logits, such as :class:`ScaledLogits`: a public elementwise function.
+            None: nothing.
+
+    Raises:
+        TypeError: The head is no ``nn.Linear``, or the function a module.
+        ValueError: The function is not elementwise.
     """
 
-    def __init__(self, head: nn.Linear, divisor: float | None = None) -> None:
+    def __init__(
+        self, head: nn.Linear, divisor: float | None = None, function: Callable[[Tensor], Tensor] | None = None
+    ) -> None:
         if type(head) is not nn.Linear:  # another layer may need the logits again
             raise TypeError(
                 f"the head is a {type(head).__name__}, but the loss overwrites logits of an nn.Linear alone"
             )
+        if isinstance(function, nn.Module):
+            raise TypeError(f"the function of the logits is a {type(function).__name__}, whose weights nothing clips")
+        if function is not None and not _is_elementwise(function):
+            raise ValueError("the function of the logits is not elementwise, so a row's loss might depend on others")
         self.head = head
         self.divisor = divisor
+        self.function = function
 
     def __call__(self, hidden_BTD: Tensor, labels_BT: Tensor) -> Tensor:
         """Losses of shape [B], in nats.
@@ -57,32 +97,59 @@ class HeadLoss:
         is_labelled_BN = labels_BN != IGNORE_INDEX
         divisor = is_labelled_BN.sum(1, keepdim=True).clamp(min=1) if self.divisor is None else self.divisor
         weights_BN = is_labelled_BN.to(wide_dtype(logits_BNV.dtype)) / divisor
-        losses: Tensor = _CrossEntropy.apply(logits_BNV, labels_BN, weights_BN)
+        losses: Tensor = _CrossEntropy.apply(logits_BNV, labels_BN, weights_BN, self.function)
         return losses
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """Weighted sum of each row's cross-entropies; the backward pass writes w·(P − onehot) over the logits."""
+    """Weighted sum of each row's cross-entropies; the backward pass writes w·(P − onehot)·f' over the logits."""
 
     @staticmethod
-    def forward(ctx: Any, logits_BNV: Tensor, labels_BN: Tensor, weights_BN: Tensor) -> Tensor:
+    def forward(
+        ctx: Any,
+        logits_BNV: Tensor,
+        labels_BN: Tensor,
+        weights_BN: Tensor,
+        function: Callable[[Tensor], Tensor] | None,
+    ) -> Tensor:
         ctx.save_for_backward(logits_BNV, labels_BN, weights_BN)
+        ctx.function = function or _itself
         nll_N = [
-            F.cross_entropy(logits_NV.to(weights_BN.dtype), labels_N, ignore_index=IGNORE_INDEX, reduction="none")
+            F.cross_entropy(
+                ctx.function(logits_NV.to(weights_BN.dtype)), labels_N, ignore_index=IGNORE_INDEX, reduction="none"
+            )
             for logits_NV, labels_N, _ in _parts(logits_BNV, labels_BN, weights_BN)
         ]
         return (torch.cat(nll_N).view_as(weights_BN) * weights_BN).sum(1)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream_B: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, upstream_B: Tensor) -> tuple[Tensor, None, None, None]:
         logits_BNV, labels_BN, weights_BN = ctx.saved_tensors  # autograd refuses a second time: they were overwritten
         for logits_NV, labels_N, weights_N in _parts(logits_BNV, labels_BN, weights_BN * upstream_B[:, None]):
-            grads_NV = torch.softmax(logits_NV.to(weights_N.dtype), 1)
+            raw_NV = logits_NV.to(weights_N.dtype)
+            with torch.enable_grad():
+                raw_NV = raw_NV if ctx.function is _itself else raw_NV.detach().requires_grad_()
+                shown_NV = ctx.function(raw_NV)
+            grads_NV = torch.softmax(shown_NV.detach(), 1)
             target_N1 = labels_N[:, None].clamp(min=0)
             grads_NV.scatter_add_(1, target_N1, grads_NV.new_full((1, 1), -1.0).expand_as(target_N1))
-            logits_NV.copy_(grads_NV.mul_(weights_N[:, None]))
-        return logits_BNV.detach(), None, None
+            grads_NV.mul_(weights_N[:, None])
+            if raw_NV.requires_grad:
+                (grads_NV,) = torch.autograd.grad(shown_NV, raw_NV, grads_NV)
+            logits_NV.copy_(grads_NV)
+        return logits_BNV.detach(), None, None, None
+
+
+def _itself(logits: Tensor) -> Tensor:
+    return logits
+
+
+def _is_elementwise(function: Callable[[Tensor], Tensor]) -> bool:
+    """Whether each of some made-up logits becomes what it becomes alone."""
+    logits = torch.linspace(-50, 50, 12, dtype=torch.float64).view(3, 4)
+    alone = torch.stack([function(logit.view(1, 1)) for logit in logits.flatten()]).view(3, 4)
+    return torch.allclose(function(logits), alone, rtol=1e-9, atol=1e-12)
 
 
 def _parts(logits_BNV: Tensor, *of_positions_BN: Tensor) -> Iterator[tuple[Tensor, ...]]:

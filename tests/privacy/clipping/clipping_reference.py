@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,7 @@ from transformers import (
 )
 
 from doppel.privacy.clipping import PerSampleClipper
-from doppel.privacy.clipping.head import HeadLoss
+from doppel.privacy.clipping.head import HeadLoss, ScaledLogits
 
 VOCAB = 97
 Batch = dict[str, Tensor]
@@ -35,13 +36,13 @@ def gpt2(tied: bool, dropout: float = 0.0) -> PreTrainedModel:
     return GPT2LMHeadModel(config)
 
 
-def llama(tied: bool) -> PreTrainedModel:
+def llama(tied: bool, kind: type[LlamaForCausalLM] = LlamaForCausalLM) -> PreTrainedModel:
     config = LlamaConfig(
         vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=64, tie_word_embeddings=tied,
         use_cache=False, attention_bias=True,
     )  # fmt: skip
-    return LlamaForCausalLM(config)
+    return kind(config)
 
 
 def qwen3(tied: bool) -> PreTrainedModel:
@@ -53,6 +54,17 @@ def qwen3(tied: bool) -> PreTrainedModel:
     return Qwen3ForCausalLM(config)
 
 
+class CappedLlama(LlamaForCausalLM):
+    """Caps its logits softly, far below what the head gives, as Gemma 2 does, whose norms are too coarse for 1e-12."""
+
+    capped = ScaledLogits(scale=1.5, cap=2.0)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        output = super().forward(*args, **kwargs)
+        output.logits = self.capped(output.logits)
+        return output
+
+
 MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "gpt2-tied": lambda: gpt2(True),
     "gpt2-untied": lambda: gpt2(False),
@@ -60,6 +72,7 @@ MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "llama-untied": lambda: llama(False),
     "llama-tied": lambda: llama(True),
     "qwen3-tied": lambda: qwen3(True),
+    "llama-capped": lambda: llama(True, CappedLlama),
 }
 
 
@@ -117,7 +130,8 @@ def head_losses(divisor: float | None = None) -> Losses:
         trunk = getattr(model, model.base_model_prefix)  # type: ignore[call-overload]
         hidden = trunk(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
         labels = F.pad(batch["labels"][:, 1:], (0, 1), value=-100)
-        return HeadLoss(model.get_output_embeddings(), divisor)(hidden, labels)  # type: ignore
+        head, function = model.get_output_embeddings(), getattr(model, "capped", None)  # type: ignore
+        return HeadLoss(head, divisor, function)(hidden, labels)
 
     return losses
 
