@@ -57,16 +57,10 @@ def value_chooser(by: str) -> ValueChooser:
     Raises:
         UserError: It cannot be loaded.
     """
-    from transformers import AutoModelForCausalLM
-
-    from doppel.models.judges import ModelError, load
+    from doppel.models.load import ModelError, load_with_tokenizer
     from doppel.tables.asked import ValueChooser
 
     try:
-        return ValueChooser(*load(place_of(by), AutoModelForCausalLM))
-    except ModelError:
-        raise UserError(
-            "cannot load it as a causal language model with its tokenizer: give `by` a folder that transformers loads, "
-            "such as models/smollm2-135m",
-            about=by,
-        ) from None
+        return ValueChooser(*load_with_tokenizer(place_of(by)))
+    except ModelError as error:
+        raise UserError(f"`by` of its schema: {error}", about=by) from None

@@ -71,7 +71,7 @@ def judges_of(samples: Path, featurizer: str | None = None, base_model: str | No
     from doppel.metrics.fluency import LanguageModel
     from doppel.metrics.mauve import judge_name
     from doppel.models.encoders import TextFeaturizer, minilm
-    from doppel.models.judges import ModelError
+    from doppel.models.load import ModelError
 
     found = Judges()
     bases = [base_model] if base_model is not None else bases_of(samples)
@@ -148,7 +148,7 @@ def comes_from(base: str, judge: str) -> bool:
 
 
 def _kept(folder: Path) -> tuple[object, ...]:
-    from transformers import AutoConfig
+    from doppel.models.load import load_config
 
-    config = AutoConfig.from_pretrained(folder)
+    config = load_config(folder)
     return tuple(getattr(config, name, None) for name in _KEPT)

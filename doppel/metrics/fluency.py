@@ -10,7 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from doppel.models.judges import first_token, load
+from doppel.models.judges import first_token
+from doppel.models.load import load_with_tokenizer
 from doppel.models.texts import by_length, longest_text, padded, token_ids
 
 
@@ -57,9 +58,7 @@ class LanguageModel:
         if not new:
             return
         if self._loaded is None:
-            from transformers import AutoModelForCausalLM
-
-            self._loaded = load(self.name, AutoModelForCausalLM)
+            self._loaded = load_with_tokenizer(self.name)
         model, tokenizer = self._loaded
         first = first_token(tokenizer)
         rows = [[first, *ids] for ids in token_ids(tokenizer, new, longest_text(model) - 1)]

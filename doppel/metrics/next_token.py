@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from doppel.models.judges import load, logits
+from doppel.models.judges import logits
+from doppel.models.load import load_with_tokenizer
 from doppel.models.texts import longest_text, padded, token_ids
 
 #: As MAPLE trains its encoder (BERT-small as a decoder), but for the number of epochs.
@@ -61,9 +62,7 @@ def next_token_accuracy(
     Raises:
         ModelError: The model cannot be loaded.
     """
-    from transformers import AutoModelForCausalLM
-
-    loaded, tokenizer = load(model, AutoModelForCausalLM)
+    loaded, tokenizer = load_with_tokenizer(model)
     limit = longest_text(loaded, _MAX_LENGTH) - 1
     lesson, test = (_rows(tokenizer, texts, limit) for texts in (taught, judged))
     if (epochs and not lesson) or not test:

@@ -8,7 +8,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedModel
 
-from doppel.models.load import BaseModelError
+from doppel.models.load import ModelError
 
 #: Texts of at most so many tokens are short to the CPU's attention.
 _SHORT = 512
@@ -44,7 +44,7 @@ def checkpoint_activations(model: PreTrainedModel, longest: int, device: torch.d
         device: Where it is computed; None: where its weights are.
 
     Raises:
-        BaseModelError: Its architecture has no such blocks.
+        ModelError: Its architecture has no such blocks.
     """
     # the second is its name in older releases of transformers
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
@@ -55,7 +55,7 @@ def checkpoint_activations(model: PreTrainedModel, longest: int, device: torch.d
     try:
         enable({"use_reentrant": False, "context_fn": contexts})
     except ValueError as error:
-        raise BaseModelError(
+        raise ModelError(
             f"{type(model).__name__} cannot checkpoint its activations: set activation_checkpointing to false"
         ) from error
     model.disable_input_require_grads()  # reentrant checkpoints alone need it

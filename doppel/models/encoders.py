@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from doppel.models.judges import ModelError, load
+from doppel.models.load import ModelError, load_with_tokenizer
 from doppel.models.texts import MAX_LENGTH, by_length, longest_text, padded, token_ids
 
 #: Rows of each batch of texts that must not change one another.
@@ -65,12 +65,10 @@ class TextFeaturizer:
         """Return model and tokenizer, loaded once.
 
         Raises:
-            ModelError: See :func:`load`.
+            ModelError: See :func:`~doppel.models.load.load_with_tokenizer`.
         """
         if self._loaded is None:
-            from transformers import AutoModel
-
-            self._loaded = load(self.name, AutoModel)
+            self._loaded = load_with_tokenizer(self.name, "encoder")
         return self._loaded
 
     def __call__(self, texts: Sequence[str]) -> Tensor:

@@ -1,60 +1,17 @@
-"""Hugging Face models that judge texts: loading one, and log-likelihoods."""
+"""Causal language models that judge texts: what begins one, and log-likelihoods."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from doppel.errors import UserError
-from doppel.models.made import how_to_make
+from doppel.models.load import ModelError
 from doppel.models.texts import padded
 
 _BETWEEN_DOCUMENTS = "<|endoftext|>"
-
-
-class ModelError(UserError):
-    """A model cannot be loaded, or lacks what is asked of it."""
-
-
-def load(name: str | Path, kind: Any) -> tuple[Any, Any]:
-    """Load a model in float32 and evaluation mode, on a GPU where there is one, and its tokenizer.
-
-    Args:
-        name: Model folder or hub name.
-        kind: Class of transformers that loads it, such as ``AutoModel``.
-
-    Raises:
-        ModelError: Neither a readable model folder nor a hub name that can be reached.
-    """
-    from transformers import AutoTokenizer
-    from transformers.utils import logging as hf_logging
-
-    name = str(name)
-    looks_local = name.startswith((".", "/", "~")) or name.count("/") > 1
-    folder = Path(name).expanduser()
-    if (command := how_to_make(folder)) is not None:
-        raise ModelError(f"model {name}: {command}")
-    if looks_local and not folder.is_dir():
-        raise ModelError(f"model {name}: no such folder; give a model folder or a hub name")
-    source = str(folder) if folder.is_dir() else name
-    bars = hf_logging.is_progress_bar_enabled()
-    hf_logging.disable_progress_bar()
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(source)
-        model = kind.from_pretrained(source, dtype=torch.float32)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise ModelError(
-            f"model {name}: cannot be loaded ({type(error).__name__}); give a folder with "
-            "config.json, weights and tokenizer, or a hub name that this machine can reach"
-        ) from error
-    finally:
-        if bars:
-            hf_logging.enable_progress_bar()
-    return model.to("cuda" if torch.cuda.is_available() else "cpu").eval(), tokenizer
 
 
 def first_token(tokenizer: Any) -> int:

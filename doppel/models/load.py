@@ -1,20 +1,32 @@
-"""Any Hugging Face model and its tokenizer, from a folder or the hub: loading, and what is refused."""
+"""The one loader of Hugging Face models and tokenizers, from a folder or the hub, and what it refuses, in one line."""
 
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from safetensors import SafetensorError, safe_open
 
 from doppel.errors import UserError
-from doppel.models.lora_folder import CONFIG, base_of, merge
+from doppel.models.lora_folder import CONFIG, WEIGHTS, base_of, merge
 from doppel.models.made import how_to_make
 from doppel.privacy.card import check_base
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+#: What a model is for: one that writes has a head, one that reads gives its last layer.
+Kind = Literal["causal_lm", "encoder"]
+_CLASSES = {"causal_lm": "AutoModelForCausalLM", "encoder": "AutoModel"}
+#: Weights of an encoder that nothing here computes with, and that many folders lack.
+_UNUSED = {"encoder": "pooler."}
+_WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
+#: How a file begins that Git LFS has not fetched, and the most bytes that it has.
+_POINTER, _POINTER_BYTES = b"version https://git-lfs", 1024
 #: What loading from a folder ends in that is not as the library expects it.
 _FAILURES = (
     OSError,
@@ -28,121 +40,139 @@ _FAILURES = (
     SafetensorError,
     EOFError,
 )
-
-
 _LORA = "LoRA weights"
 
 
-class BaseModelError(UserError):
-    """The base model cannot be loaded."""
+class ModelError(UserError):
+    """A model cannot be loaded, or lacks what is asked of it."""
 
 
-def load_tokenizer(name: str) -> Any:
+def load_tokenizer(name: str | Path) -> Any:
     """Load a tokenizer; a folder of LoRA weights without one has that of its base.
 
     Raises:
-        BaseModelError: There is none at that place, or the hub cannot be reached.
+        ModelError: There is none at that place, or the hub cannot be reached.
     """
-    if not (Path(name) / "tokenizer_config.json").is_file() and (base := base_of(name)) is not None:
+    from transformers import AutoTokenizer
+
+    if not (Path(name).expanduser() / "tokenizer_config.json").is_file() and (base := base_of(name)) is not None:
         return load_tokenizer(base)
     try:
-        return AutoTokenizer.from_pretrained(name, trust_remote_code=False)
+        return AutoTokenizer.from_pretrained(_place(name), trust_remote_code=False)
     except _FAILURES as error:
-        raise _cannot("tokenizer", name, error) from error
+        raise _cannot("tokenizer", str(name), error) from error
+
+
+def load_config(name: str | Path) -> Any:
+    """Load the configuration of a model; of LoRA weights that of their base.
+
+    Raises:
+        ModelError: There is none at that place, it needs code of its own, or the hub cannot be reached.
+    """
+    from transformers import AutoConfig
+
+    if (base := base_of(name)) is not None:
+        return load_config(base)
+    try:
+        return AutoConfig.from_pretrained(_place(name), trust_remote_code=False)
+    except _FAILURES as error:
+        raise _cannot("model", str(name), error) from error
 
 
 def load_model(
-    name: str, init: Literal["pretrained", "random"] = "pretrained", dropout: float | None = None
+    name: str | Path,
+    init: Literal["pretrained", "random"] = "pretrained",
+    dropout: float | None = None,
+    dtype: torch.dtype = torch.float32,
+    kind: Kind = "causal_lm",
 ) -> PreTrainedModel:
-    """Load a causal language model in float32, all of whose weights are in its folder, and are numbers.
+    """Load a model, all of whose weights are in its folder, and are numbers; LoRA weights merged into their base.
 
-    Of a folder of LoRA weights the base is loaded, and they are merged into it. ``random`` takes the architecture alone
-    and draws new weights; ``dropout`` overrides its dropout probabilities.
+    Args:
+        name: Model folder or hub name.
+        init: ``random`` takes the architecture alone and draws new weights.
+        dropout: Overrides its dropout probabilities; null keeps them.
+        dtype: Of its weights. In that of their files they are a memory map, which processes of one machine share.
+        kind: What it is for.
 
     Raises:
-        BaseModelError: There is none at that place, or the hub cannot be reached; its weights are not those that its
+        ModelError: There is none at that place, or the hub cannot be reached; its weights are not those that its
             ``config.json`` describes, or not finite; they are quantised. LoRA weights do not fit their base, or it is
             not the one that their card names.
     """
     if (base := base_of(name)) is not None:
-        return _load_merged(name, base, init, dropout)
+        return _load_merged(Path(name).expanduser(), base, init, dropout, dtype, kind)
+    config = load_config(name)
+    if dropout is not None:
+        for key in vars(config):
+            if "drop" in key and type(getattr(config, key)) in (int, float):
+                setattr(config, key, dropout)
     try:
-        config = AutoConfig.from_pretrained(name, trust_remote_code=False)
-        if dropout is not None:
-            for key in vars(config):
-                if "drop" in key and type(getattr(config, key)) in (int, float):
-                    setattr(config, key, dropout)
         if init == "random":
-            return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-        if getattr(config, "quantization_config", None) is not None:
-            raise ValueError("its weights are quantised, which no gradient trains: give the folder before that")
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            name,
-            config=config,
-            dtype=torch.float32,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # _check_weights says which
-            trust_remote_code=False,
-        )
-        _check_weights(*loaded)
+            return _class(kind).from_config(config, dtype=dtype)  # type: ignore[no-any-return]
+        model = _loaded(name, kind, config=config, dtype=dtype)
+        for key, parameter in model.named_parameters():
+            if not parameter.isfinite().all():
+                raise ValueError(f"its weight {key} holds numbers that are not finite: save it again from a sound one")
     except _FAILURES as error:
-        raise _cannot("model", name, error) from error
-    return loaded[0]  # type: ignore[no-any-return]
-
-
-def dtype_of(name: str) -> str:
-    """Return the type of a model's weights, as its folder says it; of LoRA weights that of their base."""
-    base = base_of(name)
-    if base is not None:
-        return dtype_of(base)
-    dtype = AutoConfig.from_pretrained(name, trust_remote_code=False).dtype
-    return "float32" if dtype is None else str(dtype).removeprefix("torch.")
-
-
-def _load_merged(name: str, base: str, init: Literal["pretrained", "random"], dropout: float | None) -> PreTrainedModel:
-    """The base of a folder of LoRA weights, with these merged into it."""
-    try:
-        model = load_model(base, init, dropout)
-    except BaseModelError as error:
-        raise BaseModelError(f"{name} holds LoRA weights for the base that its {CONFIG} names: {error}") from error
-    if init == "random":
-        return model
-    check_base(Path(name), base)
-    try:
-        merge(model, Path(name))
-    except _FAILURES as error:
-        raise _cannot(_LORA, name, error) from error
+        raise _cannot("model", str(name), error) from error
     return model
 
 
-def _check_weights(model: PreTrainedModel, found: dict[str, Any]) -> None:
-    """What was loaded is the whole model, and nothing but numbers.
+def dtype_of(name: str | Path) -> str:
+    """Return the type of a model's weights, as its folder says it; of LoRA weights that of their base.
 
     Raises:
-        ValueError: It is not.
+        ModelError: See :func:`load_config`.
     """
-    own = {name.partition(".")[0] for name, _ in model.named_parameters()}
-    strange = {name for name in found["unexpected_keys"] if name.partition(".")[0] in own}
-    shapes = {name for name, *_ in found["mismatched_keys"]}
-    faults = {"it lacks": found["missing_keys"], "config.json does not know": strange, "of another shape are": shapes}
-    for what, names in faults.items():
-        if names:
-            example = f"{what} {len(names)} weights, such as {min(names)}"
-            raise ValueError(f"{example}: copy config.json and all weights of one model into it")
-    for name, parameter in model.named_parameters():
-        if not parameter.isfinite().all():
-            raise ValueError(f"its weight {name} holds numbers that are not finite: save it again from a sound one")
+    dtype = load_config(name).dtype
+    return "float32" if dtype is None else str(dtype).removeprefix("torch.")
+
+
+def has_weights(name: str | Path) -> bool:
+    """Return whether a folder holds a model's weights, and not a tokenizer alone; a hub name is taken to."""
+    folder = Path(name).expanduser()
+    return not folder.is_dir() or any(file for kind in _WEIGHTS for file in folder.glob(kind))
+
+
+def load_with_tokenizer(name: str | Path, kind: Kind = "causal_lm") -> tuple[Any, Any]:
+    """Load a model that is not trained here, in evaluation mode, on a GPU where there is one, and its tokenizer.
+
+    Raises:
+        ModelError: See :func:`load_model` and :func:`load_tokenizer`.
+    """
+    with _quietly():
+        tokenizer, model = load_tokenizer(name), load_model(name, kind=kind)
+    device: Any = "cuda" if torch.cuda.is_available() else "cpu"
+    return model.to(device).eval(), tokenizer
+
+
+def check_loads(name: str | Path, kind: Kind = "causal_lm") -> None:
+    """Refuse what :func:`load_with_tokenizer` would, but for weights that are no numbers: no weight is read.
+
+    Raises:
+        ModelError: See :func:`load_model` and :func:`load_tokenizer`.
+    """
+    with _quietly():
+        load_tokenizer(name)
+        base = base_of(name) or name
+        if base != name:
+            _open_lora(Path(name).expanduser())
+        try:
+            _loaded(base, kind, config=load_config(base), device_map="meta")
+        except _FAILURES as error:
+            raise _cannot("model", str(base), error) from error
 
 
 def check_ids(tokenizer: Any, model: PreTrainedModel, name: str) -> None:
     """Check that each token of the tokenizer has a row in the model.
 
     Raises:
-        BaseModelError: One has none: a text that holds it would end the training.
+        ModelError: One has none: a text that holds it would end the training.
     """
     highest, rows = max(tokenizer.get_vocab().values()), model.get_input_embeddings().num_embeddings
     if highest >= rows:
-        raise BaseModelError(
+        raise ModelError(
             f"the tokenizer of {name} has ids up to {highest}, and the model {rows} rows: call "
             "model.resize_token_embeddings(len(tokenizer)) and save both, or give the folder the model's own tokenizer"
         )
@@ -152,31 +182,120 @@ def longest_example(model: PreTrainedModel, wanted: int | None) -> int:
     """Return the longest example in tokens that a model takes, at most ``wanted``.
 
     Raises:
-        BaseModelError: Neither the model nor ``wanted`` bounds it.
+        ModelError: Neither the model nor ``wanted`` bounds it.
     """
     positions: int | None = getattr(model.config, "max_position_embeddings", None)
     bounds = [bound for bound in (wanted, positions) if bound is not None]
     if not bounds:
-        raise BaseModelError(f"{type(model).__name__} has no longest length: set the model's max_length")
+        raise ModelError(f"{type(model).__name__} has no longest length: set the model's max_length")
     return min(bounds)
 
 
-def _cannot(what: str, name: str, error: Exception) -> BaseModelError:
+def _class(kind: Kind) -> Any:
+    import transformers
+
+    return getattr(transformers, _CLASSES[kind])
+
+
+def _place(name: str | Path) -> str:
+    folder = Path(name).expanduser()
+    return str(folder) if folder.is_dir() else str(name)
+
+
+def _load_merged(
+    folder: Path,
+    base: str,
+    init: Literal["pretrained", "random"],
+    dropout: float | None,
+    dtype: torch.dtype,
+    kind: Kind,
+) -> PreTrainedModel:
+    """The base of a folder of LoRA weights, with these merged into it."""
+    try:
+        model = load_model(base, init, dropout, dtype)
+    except ModelError as error:
+        raise ModelError(f"{folder} holds LoRA weights for the base that its {CONFIG} names: {error}") from error
+    if init == "pretrained":
+        check_base(folder, base)
+        try:
+            merge(model, folder)
+        except _FAILURES as error:
+            raise _cannot(_LORA, str(folder), error) from error
+    return model if kind == "causal_lm" else model.base_model  # type: ignore[return-value]
+
+
+def _open_lora(folder: Path) -> None:
+    try:
+        with safe_open(folder / WEIGHTS, "pt"):
+            pass
+    except _FAILURES as error:
+        raise _cannot(_LORA, str(folder), error) from error
+
+
+def _loaded(name: str | Path, kind: Kind, config: Any, **options: Any) -> PreTrainedModel:
+    """The model of a folder, which is the whole of it.
+
+    Raises:
+        ValueError: It is not, or it is quantised.
+    """
+    if getattr(config, "quantization_config", None) is not None:
+        raise ValueError("its weights are quantised, which no gradient trains: give the folder before that")
+    model, found = _class(kind).from_pretrained(
+        _place(name),
+        config=config,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,  # said below
+        trust_remote_code=False,
+        **options,
+    )
+    own = {key.partition(".")[0] for key, _ in model.named_parameters()}
+    missing = {key for key in found["missing_keys"] if not key.startswith(_UNUSED.get(kind, "\0"))}
+    strange = {key for key in found["unexpected_keys"] if key.partition(".")[0] in own}
+    shapes = {key for key, *_ in found["mismatched_keys"]}
+    faults = {"it lacks": missing, "config.json does not know": strange, "of another shape are": shapes}
+    for what, keys in faults.items():
+        if keys:
+            example = f"{what} {len(keys)} weights, such as {min(keys)}"
+            raise ValueError(f"{example}: copy config.json and all weights of one model into it")
+    return model  # type: ignore[no-any-return]
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without the library's bars, and its reports of what is refused here."""
+    from transformers.utils import logging
+
+    bars, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _cannot(what: str, name: str, error: Exception) -> ModelError:
     """What a library gave up on, in one line: its own reason, or what is known to lie behind it."""
-    if (command := how_to_make(name)) is not None:
-        return BaseModelError(command)
-    folder = Path(name)
+    folder = Path(name).expanduser()
+    if (command := how_to_make(folder)) is not None:
+        return ModelError(command)
+    if not folder.exists() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
+        return ModelError(f"cannot load the {what} of {name!r}: there is no such folder; give a model's, or a hub name")
     where = f"the folder {name!r}" if folder.exists() else f"{name!r}, no local folder, from the Hugging Face hub"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     reason = " ".join(lines[:2]).partition(" Model type should be")[0][:300].rstrip(".:, ")
-    if "trust_remote_code" in str(error):
+    if (pointer := _pointer_in(folder)) is not None:
+        reason = f"{pointer} is a pointer that Git LFS has not followed: run `git lfs pull` there"
+    elif "trust_remote_code" in str(error):
         reason = "it needs code of its own, which is never run: give a model of a family that transformers knows"
     elif isinstance(error, pickle.UnpicklingError):
         reason = (
             "its weights are a pickle that holds more than weights: save them as model.safetensors (save_pretrained)"
         )
     elif isinstance(error, SafetensorError):
-        reason = f"a file of its weights is damaged, or a pointer that Git LFS has not followed ({reason})"
+        reason = f"a file of its weights is damaged: copy it again ({reason})"
     elif what == _LORA:
         pass  # the reason says it
     elif not (folder / "config.json").is_file() or (what == "tokenizer" and not (folder / "tokenizer.json").is_file()):
@@ -184,4 +303,15 @@ def _cannot(what: str, name: str, error: Exception) -> BaseModelError:
             "give a folder that holds config.json, model.safetensors and tokenizer.json (the shipped one is "
             f"models/base), or a hub name such as gpt2 on a machine that reaches the hub ({reason})"
         )
-    return BaseModelError(f"cannot load the {what} of {where}: {reason}")
+    elif isinstance(error, KeyError | AttributeError | TypeError | EOFError) or "line 1 column" in reason:
+        kind = "tokenizer.json" if what == "tokenizer" else "config.json, or a file of its weights,"
+        reason = f"{kind} is damaged: copy it again ({type(error).__name__}: {reason})"
+    return ModelError(f"cannot load the {what} of {where}: {reason}")
+
+
+def _pointer_in(folder: Path) -> str | None:
+    """The first file of a folder that is a pointer of Git LFS."""
+    if not folder.is_dir():
+        return None
+    small = (file for file in sorted(folder.iterdir()) if file.is_file() and file.stat().st_size <= _POINTER_BYTES)
+    return next((file.name for file in small if file.read_bytes().startswith(_POINTER)), None)

@@ -11,7 +11,8 @@ import torch
 from tqdm import tqdm
 
 from doppel.errors import UserError
-from doppel.models.judges import ModelError, continuation_log_likelihoods, first_token, load, logits
+from doppel.models.judges import continuation_log_likelihoods, first_token, logits
+from doppel.models.load import ModelError, load_with_tokenizer
 from doppel.models.texts import padded, token_ids
 from doppel.redaction.mask import Redacted, key_of
 
@@ -53,10 +54,8 @@ class Reconstructor:
     """
 
     def __init__(self, folder: str | Path) -> None:
-        from transformers import AutoModelForCausalLM
-
         try:
-            model, tokenizer = load(folder, AutoModelForCausalLM)
+            model, tokenizer = load_with_tokenizer(folder)
             self._start = first_token(tokenizer)
         except ModelError as error:
             raise UserError(f"no masks can be guessed: {error}") from None

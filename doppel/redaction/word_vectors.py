@@ -100,11 +100,9 @@ def input_vectors(folder: str) -> WordVectors:
         ModelError: The model cannot be loaded.
         DataError: Its vocabulary has no whole words.
     """
-    from transformers import AutoModel
+    from doppel.models.load import load_with_tokenizer
 
-    from doppel.models.judges import load
-
-    model, tokenizer = load(folder, AutoModel)
+    model, tokenizer = load_with_tokenizer(folder, "encoder")
     table = model.get_input_embeddings().weight.detach().double().cpu().numpy()
 
     def ids_of(words: Sequence[str]) -> list[list[int]]:

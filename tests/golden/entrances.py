@@ -180,12 +180,10 @@ def next_token(model: str, taught: Sequence[str], judged: Sequence[str], epochs:
 
 def value_scores(model: str, text: str, values: Sequence[str]) -> list[float]:
     """log p(value | text)."""
-    from transformers import AutoModelForCausalLM
-
-    from doppel.models.judges import load
+    from doppel.models.load import load_with_tokenizer
     from doppel.tables.asked import ValueChooser
 
-    chooser = ValueChooser(*load(model, AutoModelForCausalLM))
+    chooser = ValueChooser(*load_with_tokenizer(model))
     return chooser._scores(text, values, "Request: {text}\nKind:").tolist()
 
 

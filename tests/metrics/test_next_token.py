@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from doppel.metrics.next_token import _batches, _rows, next_token_accuracy
-from doppel.models.judges import load, logits
+from doppel.models.judges import logits
+from doppel.models.load import load_with_tokenizer
 
 TEXTS = ["cancel my next meeting", "book a table for two"] * 40
 
@@ -26,9 +27,8 @@ def test_nothing_to_learn_from_or_to_be_tested_on_gives_no_number(tiny_model: st
 
 
 def test_a_token_is_predicted_from_those_before_it_whoever_is_beside_the_text(tiny_model: str) -> None:
-    from transformers import AutoModelForCausalLM
 
-    model, tokenizer = load(tiny_model, AutoModelForCausalLM)
+    model, tokenizer = load_with_tokenizer(tiny_model)
     short, long = _rows(tokenizer, ["cancel my next meeting", "cancel my next meeting and then a longer one"], 64)
     with torch.inference_mode():
         ((ids_BT, labels_BT),) = _batches([short, long])

@@ -54,5 +54,5 @@ def test_a_text_that_is_too_long_is_cut_and_an_empty_one_has_no_value(asked: Val
 
 
 def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot load it as a causal language model"):
+    with pytest.raises(UserError, match="cannot load the tokenizer of the folder"):
         value_chooser(str(tmp_path))

@@ -10,6 +10,7 @@ from typing import Any
 
 from commands import STEPS
 from commands.run.experiment.settings import systems_of
+from commands.run.preflight.models import check_models, first_unsound, models_of
 from commands.run.preflight.sources import check_files, check_sources, read_sources
 from commands.run.preflight.together import together
 from commands.run.preflight.training_plan import Readiness, outlook, readiness
@@ -30,8 +31,9 @@ def preflight(plan: RunPlan, mode: Mode, is_here: bool, call: Caller | None = No
     """Refuse a run that would fail, before anything of it is written or paid.
 
     Every step that is to run is parsed by its own command, and every training and sampling built but for its weights,
-    so that no typo and no number out of range is met behind a step that was paid. Then the user's files are read as the
-    steps will read them. Of a dry run, which starts nothing, trainings are not built, and no file is opened.
+    so that no typo and no number out of range is met behind a step that was paid; so is each model that a step loads.
+    Then the user's files are read as the steps will read them. Of a dry run, which starts nothing, trainings are not
+    built, and no file is opened.
 
     Args:
         plan: What is to be done.
@@ -48,6 +50,7 @@ def preflight(plan: RunPlan, mode: Mode, is_here: bool, call: Caller | None = No
     kept = copies(plan.run, plan.experiment.as_dict())  # of public files that are gone
     check_sources(replace(plan.experiment, **kept))
     check_files(plan)
+    check_models(plan)
     steps = [step for step in plan.waiting if step.name not in plan.jobs]
     with tempfile.TemporaryDirectory() as folder:
         for step in steps:
@@ -57,6 +60,8 @@ def preflight(plan: RunPlan, mode: Mode, is_here: bool, call: Caller | None = No
         if refusal is None and built and mode != "dry-run":
             asked = (built, folder, str(plan.run), is_here)
             refusal = first_refusal(*asked) if call is None else call(first_refusal, *asked)
+    if refusal is None and mode != "dry-run" and (models := models_of(plan)):
+        refusal = first_unsound(models) if call is None else call(first_unsound, models)
     if refusal is not None:
         raise UserError(refusal)
     if mode == "dry-run" or not any(step.kind == "fit" or step.protected for step in steps):

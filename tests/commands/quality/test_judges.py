@@ -103,7 +103,7 @@ def test_what_is_not_at_hand_is_a_note_and_no_failure(
     for told in (
         "make base-135m",
         "pip install",
-        "there is no mauve_own_base, the MAUVE by the generator's own base: model ",
+        "there is no mauve_own_base, the MAUVE by the generator's own base: cannot load the ",
     ):
         assert any(told in note for note in values["notes"])
     assert not [note for note in values["notes"] if str(models) in note], "anybody may read them"

@@ -167,7 +167,7 @@ def test_the_shipped_example_is_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(estimate, "forecast", lambda *_: (60.0, 180.0, 0))
-    monkeypatch.setattr("commands.run.preflight.sources.check_model", lambda *_: None)
+    monkeypatch.setattr("commands.run.preflight.models.check_model", lambda *_: None)
     words = [f"{name}={value}" for name, value in yelp(tmp_path).items()]
     file = str(shipped("yelp-attributes"))
     assert cli.main(["run", file, str(tmp_path / "run"), "--check", "--set", *words, "privacy.accountant=rdp"]) == 0
@@ -192,7 +192,7 @@ def test_the_shipped_example_is_ready(
 def test_what_cannot_be_is_told_before_anything_is_spent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], error: type[Exception], why: str
 ) -> None:
-    monkeypatch.setattr("commands.run.preflight.sources.check_model", lambda *_: None)
+    monkeypatch.setattr("commands.run.preflight.models.check_model", lambda *_: None)
     monkeypatch.setattr("commands.run.preflight.sources._check_public_parser", lambda *_: None)
     (tmp_path / "own.yaml").write_text("rating: [1, 2]\n")
     changes = {k: str(tmp_path / "own.yaml") if v == "{own}" else v for k, v in changes.items()}

@@ -23,7 +23,8 @@ from commands.run.execution import forks
 from commands.run.experiment.experiment import load, shipped
 from commands.run.experiment.settings import FACTS, Adaptation, Attributes, Experiment, Resampling, Topics, Words
 from commands.run.preflight import preflight
-from commands.run.preflight.sources import check_model, inputs_of, read_sources
+from commands.run.preflight.models import check_model
+from commands.run.preflight.sources import inputs_of, read_sources
 from commands.run.steps.recipes import steps_of
 from commands.run_folder.systems import BASE_MODEL
 from datamodules.dialogue_data_module import DialogueDataModule
@@ -213,13 +214,13 @@ def test_the_gate_of_a_run_here_asks_where_its_steps_find_their_imports(
     asked = []
 
     def answer(function: Any, *arguments: Any) -> Any:
-        asked.append([step.name for step in arguments[0]])
+        asked.append((function.__name__, getattr(arguments[0][0], "name", None)))
         return function(*arguments)
 
     monkeypatch.setattr(launch, "answer", answer)
     with pytest.raises(Started):
         start(tmp_path / "run", {"systems": ["one_stage"]})
-    assert asked == [["one_stage-one_stage", "one_stage-sample_one_stage"]]
+    assert asked == [("first_refusal", "one_stage-one_stage"), ("first_unsound", str(BASE_MODEL))]
     assert not (tmp_path / "run" / "ledger.jsonl").exists()
 
 
