@@ -16,7 +16,7 @@ from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDp
 from dp_accounting.pld import PLDAccountant
 
 import cli
-from commands.run_folder import run_folder
+from commands.run_folder import ownership
 from doppel.console.ledger import FILE_NAME
 from doppel.privacy.accounting import Mechanism, compute_epsilon
 from doppel.privacy.gdp import mu_of
@@ -380,8 +380,8 @@ def test_two_do_not_go_on_with_the_same_releases(
     table: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     assert call(table) == 0
-    monkeypatch.setattr(run_folder, "_PATIENCE", 0.1)
-    lock = run_folder.hold(table.parent / "out")
+    monkeypatch.setattr(ownership, "_PATIENCE", 0.1)
+    lock = ownership.hold(table.parent / "out")
     assert call(table, out="out/more.csv") == 2
     assert "in use by another process" in capsys.readouterr().err and not list((table.parent / "out").glob("more*"))
     lock.release()

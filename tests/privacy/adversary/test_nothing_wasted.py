@@ -23,7 +23,7 @@ from signals import SignalAt
 import cli
 from callbacks import preemption
 from callbacks.preemption import INTERRUPTED, Preempted, Preemption
-from commands.run_folder import run_folder
+from commands.run_folder import ownership
 from doppel.errors import UserError
 from doppel.files import sha256_of
 from doppel.privacy.ledger import Ledger
@@ -40,7 +40,7 @@ def train(
     """A private run of ten steps, five in an epoch, or what of it is left; its last.ckpt."""
     keeper = ModelCheckpoint(folder / "checkpoints", "{step}", every_n_epochs=1, save_last="link")
     callbacks = [keeper, Preemption(every_n_minutes=every_n_minutes), privacy(folder), *extra]
-    options: dict[str, Any] = {"max_epochs": max_epochs, "ckpt_path": run_folder.last_checkpoint(folder)}
+    options: dict[str, Any] = {"max_epochs": max_epochs, "ckpt_path": ownership.last_checkpoint(folder)}
     model, data = UtteranceLM(base_model=tiny_model), data_module(corpus)
     assert fit(folder, model, data, callbacks, enable_checkpointing=True, **options).state.finished
     return folder / "checkpoints" / "last.ckpt"
@@ -112,7 +112,7 @@ def test_a_crash_costs_at_most_a_twentieth_of_the_steps(
     with pytest.raises(RuntimeError, match="crash"):
         train(tmp_path, tiny_model, corpus, CrashAt(crash), max_epochs=16)
     assert (steps_of(tmp_path) if kept else 0) == kept and done_steps(tmp_path) == crash + 1
-    assert run_folder.last_checkpoint(tmp_path) is not None or not kept
+    assert ownership.last_checkpoint(tmp_path) is not None or not kept
     assert crash - kept < checkpoint_every(80) == 4
 
 
@@ -194,26 +194,26 @@ def test_a_folder_in_use_takes_no_second_training(
     tmp_path: Path, tiny_model: str, corpus: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["cli.py"])
-    monkeypatch.setattr(run_folder, "_PATIENCE", 0)
+    monkeypatch.setattr(ownership, "_PATIENCE", 0)
     command = ["fit", f"--config={ROOT}/configs/utterance_lm.yaml", f"--model.init_args.base_model={tiny_model}"]
     command += ["--data=datamodules.dialogue_data_module.DialogueDataModule", f"--run_dir={tmp_path}/run/one_stage"]
     command += [f"--data.init_args.train_path={corpus}", "--data.init_args.unit=utterance"]
     command += ["--data.init_args.batch_size=30", "--trainer.logger=false"]
     command += ["--privacy.target_epsilon=8", "--privacy.accountant=rdp", "--trainer.accelerator=cpu"]
     (tmp_path / "run" / "one_stage").mkdir(parents=True)
-    lock = run_folder.hold(tmp_path / "run" / "one_stage")
+    lock = ownership.hold(tmp_path / "run" / "one_stage")
     assert cli.main([*command, "--trainer.max_epochs=1"]) == 2
     assert "in use" in capsys.readouterr().err and not (tmp_path / "run" / "ledger.jsonl").exists()
     lock.release()
     assert cli.main([*command, "--trainer.max_epochs=1", "--save_every=0"]) == 0
-    run_folder.hold(tmp_path / "run" / "one_stage").release()
+    ownership.hold(tmp_path / "run" / "one_stage").release()
 
 
 def test_a_run_in_use_takes_no_second_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(run_folder, "_PATIENCE", 0)
-    lock = run_folder.hold(tmp_path)
+    monkeypatch.setattr(ownership, "_PATIENCE", 0)
+    lock = ownership.hold(tmp_path)
     assert cli.main(["run", str(ROOT / "configs/experiments/quickstart.yaml"), str(tmp_path), "--local"]) == 2
     assert "in use" in capsys.readouterr().err and not (tmp_path / "configs").exists()
     lock.release()
