@@ -19,6 +19,16 @@ from doppel.privacy.clipping.head import HeadLoss
 
 Step = Callable[[], None]
 
+
+def _large(
+    family: str, layers: int, width: int, inner: int, heads: int, kv: int, rows: int, **more: Any
+) -> dict[str, Any]:
+    """Fields of a configuration, as the published ones have them."""
+    sizes = {"num_hidden_layers": layers, "hidden_size": width, "intermediate_size": inner, "vocab_size": rows}
+    heads_of = {"num_attention_heads": heads, "num_key_value_heads": kv, "tie_word_embeddings": False}
+    return {"model_type": family, **sizes, **heads_of, "max_position_embeddings": 131072, "dtype": "bfloat16", **more}
+
+
 #: Architectures by name; weights are random, so no hub is needed.
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {"n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 101, "n_positions": 32},
@@ -37,6 +47,10 @@ SIZES: dict[str, dict[str, Any]] = {
         "vocab_size": 49152,
         "max_position_embeddings": 8192,
     },
+    "llama-3.2-1b": _large("llama", 16, 2048, 8192, 32, 8, 128256, head_dim=64, tie_word_embeddings=True),
+    "llama-3.2-3b": _large("llama", 28, 3072, 8192, 24, 8, 128256, head_dim=128, tie_word_embeddings=True),
+    "llama-3.1-8b": _large("llama", 32, 4096, 14336, 32, 8, 128256, head_dim=128),
+    "qwen2.5-7b": _large("qwen2", 28, 3584, 18944, 28, 4, 152064),
 }
 
 PRECISIONS = {"32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -113,11 +127,11 @@ class Subject:
         fields = dict(SIZES[self.setting.size])
         config = AutoConfig.for_model(
             fields.pop("model_type", "gpt2"),
-            **fields,
             use_cache=False,
             bos_token_id=0,
             eos_token_id=0,
-            tie_word_embeddings=self.tied,
+            tie_word_embeddings=fields.pop("tie_word_embeddings", self.tied),
+            **fields,
         )
         for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout"):
             if hasattr(config, name):

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from json import dumps as to_json
 from json import loads
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from doppel.errors import UserError
 from doppel.models.lora_folder import base_of
@@ -50,19 +50,25 @@ _NO_BLOCK = re.compile(r"embed|lm_head|\bw[tp]e\b")
 
 def plan(
     *,
-    num_units: int,
+    num_units: int | None = None,
     batch_size: int | None = None,
-    epochs: list[float],
-    target_epsilon: float,
+    epochs: list[float] | None = None,
+    target_epsilon: float | None = None,
     delta: float | None = None,
     accountant: Accountant = "pld",
     unit: str = "utterance",
     base: Path | None = None,
     num_parameters: int | None = None,
     lora: int | None = None,
+    gpu: str | None = None,
+    num_gpus: int = 1,
+    quantization: Literal["nf4"] | None = None,
     json: bool = False,
 ) -> None:
     """Print what a private run needs and guarantees, before anything is spent.
+
+    With --gpu also what it holds in the memory of each GPU, and which micro-batch to take, from the configuration of
+    the base alone; of a base that has no units yet, this alone.
 
     Noise multiplier, sample rate, steps and delta, the noise that training will feel, and the nearest measured run.
     Nothing is spent and no data are read. noise-to-signal = sigma * sqrt(d) / B for d trained parameters: the norm of
@@ -71,6 +77,7 @@ def plan(
 
     Example:
         python cli.py plan --num-units 10000 --epochs 3 --target-epsilon 8
+        python cli.py plan --base meta-llama/Llama-3.1-8B --lora 16 --gpu h100-80 --num-gpus 8
 
     Args:
         num_units: Units N in the private data.
@@ -80,23 +87,42 @@ def plan(
         delta: Failure probability; min(1/(N ln N), 1e-5) if left out.
         accountant: Which bound to calibrate with.
         unit: What one neighbour adds or removes.
-        base: Folder of the base model, whose weights are counted: all of them are trained. By default models/base;
-            where it is not there, the size of the noise is left out.
+        base: Folder of the base model, whose weights are counted: all of them are trained; with --gpu also a hub name.
+            By default models/base; where it is not there, the size of the noise is left out.
         num_parameters: Trained parameters d in place of those of the base.
         lora: Rank of adapters on the linear layers of the base's blocks, which are then all that is trained.
+        gpu: Kind of GPU and its gigabytes, such as h100-80: tell what a step holds there.
+        num_gpus: How many of them; each holds the whole model.
+        quantization: How the base below adapters is packed: nf4 is 4 bits a weight.
         json: Print one JSON object instead of a table.
 
     Raises:
         CalibrationError: The plan makes no sense or cannot be met.
+        UserError: It lacks units, epochs or ε; or the memory of the base cannot be told.
     """
+    asked = (num_units, epochs, target_epsilon)
+    memory = None
+    if gpu is not None:
+        from doppel.console.plan_memory import Gpu, memory_of, memory_table
+
+        is_whole = all(value is not None for value in asked)
+        batch = batch_size or (None if num_units is None else usual_batch_size(num_units))
+        memory = memory_of(str(base or _BASE), Gpu.of(gpu), num_gpus, lora, quantization, batch)
+        if not is_whole:
+            sys.stdout.write((to_json(memory, indent=2) if json else memory_table(memory)) + "\n")
+            return
+        num_parameters = num_parameters or memory["num_trained"]
+    if num_units is None or epochs is None or target_epsilon is None:
+        raise UserError("give --num-units, --epochs and --target-epsilon; or --gpu, such as h100-80, for memory alone")
     if num_parameters is None and (base is not None or _BASE.is_dir()):
         num_parameters = num_parameters_of(base or _BASE, lora)
     batch_size = usual_batch_size(num_units) if batch_size is None else batch_size
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said in the report instead
         spec = make_plan(num_units, batch_size, epochs, target_epsilon, delta=delta, accountant=accountant, unit=unit)
-    result = report(spec, num_parameters)
-    sys.stdout.write((to_json(result, indent=2) if json else table(result)) + "\n")
+    result = report(spec, num_parameters) | ({} if memory is None else {"memory": memory})
+    text = to_json(result, indent=2) if json else table(result)
+    sys.stdout.write(text + ("" if json or memory is None else "\n" + memory_table(memory)) + "\n")
 
 
 def num_parameters_of(base: Path, lora: int | None = None) -> int:

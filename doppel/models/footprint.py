@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
@@ -20,6 +20,8 @@ from doppel.privacy.clipping.head import HeadLoss
 LONG, SHORT = 64, 12
 #: Bytes of a checkpoint beside tensors.
 _BESIDE = 2**20
+#: Bytes of a weight in 4 bits: blocks of 64 share a scale in float32.
+PACKED = 0.5 + 4 / 64
 #: Share of a device that tensors may take: the rest is the device's own, and lost between them.
 USABLE = 0.9
 _MOST_TOKENS = 2**15
@@ -40,6 +42,7 @@ class Micro:
         device: Type of the device, ``cpu`` or ``cuda``.
         longest: Longest text of the model, which decides how it attends.
         is_private: Whether the gradients are clipped.
+        is_packed: Whether frozen linear layers will be packed into 4 bits, of a model in which they are not yet.
     """
 
     max_tokens: int
@@ -48,6 +51,7 @@ class Micro:
     device: str = "cpu"
     longest: int = LONG
     is_private: bool = True
+    is_packed: bool = False
 
     def units(self, length: int) -> int:
         """How many rows of a length it holds, each a unit."""
@@ -169,6 +173,8 @@ def _count(model: PreTrainedModel, head_loss: HeadLoss | None, micro: Micro, len
     num_units, weights = micro.units(length), list(model.parameters())
     trained = sum(p.nbytes for p in weights if p.requires_grad)
     base = sum(p.nbytes for p in weights) - trained + sum(b.nbytes for b in model.buffers())
+    packed = [m.weight for m in _frozen_layers(model)] if micro.is_packed else []
+    base -= sum(weight.nbytes - int(PACKED * weight.numel()) for weight in packed)
     live = LiveBytes(micro.device == "cuda", length)
     copy, loss = live.copy((model, head_loss))
     if is_checkpointed(model):
@@ -195,10 +201,18 @@ def _count(model: PreTrainedModel, head_loss: HeadLoss | None, micro: Micro, len
         kept = sum(tensor.nbytes for rule in rules for tensor in rule.kept.values())
     resident = base + 4 * trained
     # PyTorch's AdamW on a GPU takes all weights at once, with a temporary number for each
-    step = max(live.most - before, trained if micro.device == "cuda" else 0)
+    unpacked = max((weight.nbytes for weight in packed), default=0)
+    step = max(live.most - before + unpacked, trained if micro.device == "cuda" else 0)
     num_trained = sum(p.numel() for p in weights if p.requires_grad)
     num_weights = sum(p.numel() for p in weights)
     return Footprint(base, trained, 3 * trained, below, head, kept, resident + step, num_weights, num_trained)
+
+
+def _frozen_layers(model: PreTrainedModel) -> list[nn.Linear]:
+    """The linear layers that 4 bits are taken for: all that are frozen, but for the head."""
+    head = model.get_output_embeddings()
+    linear = [m for m in model.modules() if isinstance(m, nn.Linear) and m is not head]
+    return [m for m in linear if not m.weight.requires_grad]
 
 
 def _all_logits(logits_BTV: Tensor, ids: Tensor) -> Tensor:

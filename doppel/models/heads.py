@@ -18,11 +18,14 @@ def head_loss(model: PreTrainedModel, divisor: float | None = None) -> HeadLoss 
 
     Some architectures scale their logits or cap them softly. This f is read off one short forward pass, in which
     made-up numbers stand in for what the head gives; no name of a family or setting is needed. None where there is no
-    such f without weights: the loss then has to go through the whole model, and hold all logits.
+    such f without weights: the loss then has to go through the whole model, and hold all logits. A model without
+    weights, of the device ``meta``, is taken to have no f at all.
     """
     head = model.get_output_embeddings()
     if type(head) is not nn.Linear or model.base_model is model:
         return None
+    if model.device.type == "meta":
+        return HeadLoss(head, divisor)
     ids = torch.arange(2, device=model.device).unsqueeze(0)
     made = torch.linspace(-100, 100, 2 * head.out_features, dtype=torch.float64, device=model.device).view(1, 2, -1)
     made[0, 0, :2] = torch.tensor([_SMALL, _LARGE])
