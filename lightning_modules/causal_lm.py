@@ -216,7 +216,7 @@ class CausalLM(LogicalBatchModule):
             type(self.step_policy) is not PlainStep,
         )
         found = footprint(self.model, micro, self.head_loss)
-        words = None if found is None else shortage(found, self.device, micro)
+        words = None if found is None else shortage(found, self.device)
         if words is not None:
             rank_zero_warn(words)
 

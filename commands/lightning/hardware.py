@@ -52,13 +52,23 @@ def training_precision(precision: str) -> Callable[[], AbstractContextManager[No
     Args:
         precision: ``trainer.precision``.
     """
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    half = training_half(precision)
+    return nullcontext if half is None else partial(torch.autocast, _device(), half)
+
+
+def training_half(precision: str) -> torch.dtype | None:
+    """Return the type of autocast of a training on this machine; None for none."""
+    from doppel.models.footprint import half_of  # and transformers
+
+    device = _device()
     has_bf16 = bool(cpu_bf16()) if device == "cpu" else torch.cuda.is_bf16_supported(including_emulation=False)
     if precision == "auto":
         precision = "bf16-mixed" if has_bf16 else "32-true" if device == "cpu" else "16-mixed"
-    if not precision.endswith("mixed"):
-        return nullcontext
-    return partial(torch.autocast, device, torch.bfloat16 if precision.startswith("bf16") else torch.float16)
+    return half_of(precision) if precision.endswith("mixed") else None
+
+
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def uses_cpu(accelerator: str) -> bool:

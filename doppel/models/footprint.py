@@ -71,6 +71,7 @@ class Footprint:
         head: The logits of its labels.
         kept: Per-unit gradients that the clipper holds until it knows their norms.
         peak: The most that is alive at once; less than the sum, for per-unit gradients come as activations go.
+        micro: The micro-batch.
         num_weights: Numbers of the model, adapters included.
         num_trained: Those that are trained.
     """
@@ -82,6 +83,7 @@ class Footprint:
     head: int
     kept: int
     peak: int
+    micro: Micro
     num_weights: int
     num_trained: int
 
@@ -205,7 +207,7 @@ def _count(model: PreTrainedModel, head_loss: HeadLoss | None, micro: Micro, len
     step = max(live.most - before + unpacked, trained if micro.device == "cuda" else 0)
     num_trained = sum(p.numel() for p in weights if p.requires_grad)
     num_weights = sum(p.numel() for p in weights)
-    return Footprint(base, trained, 3 * trained, below, head, kept, resident + step, num_weights, num_trained)
+    return Footprint(base, trained, 3 * trained, below, head, kept, resident + step, micro, num_weights, num_trained)
 
 
 def _frozen_layers(model: PreTrainedModel) -> list[nn.Linear]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from doppel.models.footprint import Footprint, Micro
+from doppel.models.footprint import Footprint
 
 _MEMINFO = Path("/proc/meminfo")
 
@@ -25,7 +25,19 @@ def free_bytes(device: torch.device) -> int | None:
     return None if found is None else 1024 * int(found[1])
 
 
-def shortage(found: Footprint, device: torch.device, micro: Micro) -> str | None:
+def described(found: Footprint, device: torch.device) -> str:
+    """Tell what a training holds, by part, and what is free on a device that holds nothing of it yet."""
+    parts = {"base": found.base, "adapters" if found.base > found.trained else "weights": found.trained}
+    parts |= {"optimiser": found.optimizer, "activations": found.activations, "head": found.head}
+    parts |= {"kept gradients": found.kept}
+    told = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in parts.items() if size >= 5e6)
+    free = free_bytes(device)
+    room = "" if free is None else f"; {free / 1e9:.1f} are free on this machine's {device.type}"
+    room += "" if free is None or found.peak <= free else ", too little"
+    return f"{found.peak / 1e9:.2f} GB at the peak of a step ({told}), a checkpoint {found.checkpoint / 1e9:.2f}{room}"
+
+
+def shortage(found: Footprint, device: torch.device) -> str | None:
     """Warn that a training may not find its memory beside the weights, which lie there already; None where it may."""
     free, needed = free_bytes(device), found.peak - found.base - found.trained
     if free is None or needed <= free:
@@ -34,7 +46,7 @@ def shortage(found: Footprint, device: torch.device, micro: Micro) -> str | None
     if found.kept > found.activations:
         less = "data.max_units_per_micro_batch (each unit's gradient is held), or " + less
     return (
-        f"a step of {micro.max_tokens:,} tokens at a time takes about {needed / 1e9:.1f} GB on top of the weights, and "
-        f"{free / 1e9:.1f} GB are free: lower {less}, which changes neither the result nor ε, or train LoRA only "
-        "(model.lora)"
+        f"a step of {found.micro.max_tokens:,} tokens at a time takes about {needed / 1e9:.1f} GB on top of the "
+        f"weights, and {free / 1e9:.1f} GB are free: lower {less}, which changes neither the result nor ε, or train "
+        "LoRA only (model.lora)"
     )

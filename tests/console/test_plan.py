@@ -104,3 +104,48 @@ def test_adapters_are_counted(capsys):
     call = ["--num-units", "9000", "--epochs", "3", "--target-epsilon", "8", "--accountant", "rdp", "--lora", "4"]
     once = json.loads(run(capsys, "--json", call=call))
     assert once["num_parameters"] == sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+@pytest.fixture
+def base(tmp_path) -> str:
+    """A folder with a configuration alone, of the published Llama-3.1-8B with two of its layers."""
+    from transformers import AutoConfig
+
+    from benchmarks._subject import SIZES
+
+    fields = SIZES["llama-3.1-8b"] | {"num_hidden_layers": 2}
+    AutoConfig.for_model(fields.pop("model_type"), **fields).save_pretrained(tmp_path / "base")
+    return str(tmp_path / "base")
+
+
+def test_memory_is_told_from_the_configuration_alone(capsys, base):
+    def memory(*extra):
+        return json.loads(run(capsys, "--json", *extra, call=["--base", base, "--gpu", "h100-80"]))
+
+    found = memory("--lora", "16", "--num-gpus", "8", "--batch-size", "2048")
+    layer = 4096 * 4096 * 2 + 2 * 4096 * 1024 + 3 * 4096 * 14336 + 2 * 4096
+    assert found["num_weights"] - found["num_trained"] == 2 * layer + 2 * 128256 * 4096 + 4096
+    assert found["base_bytes"] == pytest.approx(2 * (found["num_weights"] - found["num_trained"]), rel=1e-5)
+    assert found["num_trained"] == 2 * 16 * (2 * 8192 + 2 * 5120 + 3 * (4096 + 14336))
+    assert found["checkpoint_bytes"] == pytest.approx(12 * found["num_trained"], rel=0.1)
+    kept = found["kept_bytes"] / (4 * found["num_trained"])
+    tokens, units = found["max_tokens_per_micro_batch"], found["max_units_per_micro_batch"]
+    assert kept in (tokens // 64, min(tokens // 12, units)), "a gradient of each unit of long or of short rows"
+    assert found["fits"] and found["num_micro_batches"] >= 1 and found["peak_bytes"] < 80e9
+    packed = memory("--lora", "16", "--quantization", "nf4")
+    assert packed["base_bytes"] < found["base_bytes"] - 1.4 * 2 * layer
+    assert not json.loads(run(capsys, "--json", call=["--base", base, "--gpu", "t4-16"]))["fits"], "all weights"
+
+
+def test_memory_stands_beside_the_plan_and_says_what_to_take(capsys, base):
+    text = run(capsys, "--base", base, "--lora", "16", "--gpu", "l4-24", call=CALL)
+    assert "noise multiplier" in text and "kept gradients" in text and "of 24 GB on each l4" in text
+    assert "it fits; take data.max_tokens_per_micro_batch=" in text and "micro-batches a step" in text
+
+
+@pytest.mark.parametrize(
+    ("call", "words"), [(["--gpu", "h100"], "such as h100-80"), ([], "give --num-units"), (["--epochs", "1"], "--gpu")]
+)
+def test_a_plan_of_nothing_says_what_to_give(capsys, call, words):
+    with pytest.raises(UserError, match=words):
+        run(capsys, call=call)

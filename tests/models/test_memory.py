@@ -125,4 +125,5 @@ def test_a_machine_that_does_not_say_is_asked_nothing(monkeypatch: pytest.Monkey
     assert memory.free_bytes(torch.device("cpu")) is None
     model = llama(4)
     found = footprint(model, Micro(1024), HeadLoss(model.get_output_embeddings()))
-    assert found is not None and memory.shortage(found, torch.device("cpu"), Micro(1024)) is None
+    assert found is not None and memory.shortage(found, torch.device("cpu")) is None
+    assert "free" not in memory.described(found, torch.device("cpu"))

@@ -6,11 +6,12 @@ import math
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.benchmark import Timer
 
-from commands.lightning.hardware import training_precision
+from commands.lightning.hardware import training_half, training_precision
 from commands.privacy.feature_extractors import embed
 from commands.run.experiment.settings import Experiment, systems_of
 from commands.run.preflight.norms import build
@@ -27,8 +28,13 @@ from datamodules.text_format import TextFormat
 from doppel.console.say import say
 from doppel.errors import DataError
 from doppel.evolution.budget import Outlook
+from doppel.models.footprint import Footprint, Micro, footprint
+from doppel.models.memory import described
 from doppel.privacy.session import checkpoint_every
 from doppel.topics import UNLIKE, make_codebook
+
+if TYPE_CHECKING:
+    from lightning_modules.causal_lm import CausalLM
 
 #: Rows of the product, and the most and the least of its rate that steps reach, private or not: .45 to .6 on a CPU.
 _DEVICES = {"cpu": (1024, 0.65, 0.25), "cuda": (8192, 0.3, 0.05)}
@@ -52,7 +58,7 @@ def tell_ready(plan: RunPlan, found: Mapping[str, Readiness | Outlook]) -> None:
                 f"at most {texts.questions(experiment.num_samples):,} texts are written"
             )
         elif trainings and ready is not None:
-            least, most, num_trained = forecast(ready.num_units, trainings, experiment)
+            least, most, held = forecast(ready.num_units, trainings, experiment)
             more = "" if ready.unit == "utterance" else f", as much again for each further row a {ready.unit} has"
             say(f"{ready.text}, {_range(least, most)} of training on this machine (by public rows{more})")
             if ready.spec is not None:
@@ -64,9 +70,11 @@ def tell_ready(plan: RunPlan, found: Mapping[str, Readiness | Outlook]) -> None:
                 )
             if experiment.effort > 1:
                 say(f"   effort={experiment.effort}: effort=1 takes 1/{experiment.effort} of the time, with more noise")
-            if num_trained > _MANY_WEIGHTS:
+            if held is not None:
+                say(f"   memory of a training here: {described(held, _here())}")
+            if held is not None and held.num_trained > _MANY_WEIGHTS:
                 say(
-                    f"   warning  {system.name} trains {num_trained / 1e6:.0f} million weights, each with its "
+                    f"   warning  {system.name} trains {held.num_trained / 1e6:.0f} million weights, each with its "
                     "gradient, noise and means of the optimiser: take LoRA (--set model.lora.rank=8), which "
                     "take a hundredth of that"
                 )
@@ -92,20 +100,49 @@ def _tell_topics(experiment: Experiment, path: str) -> None:
     )
 
 
-def forecast(num_units: int, trainings: Iterable[Step], experiment: Experiment) -> tuple[float, float, int]:
-    """Estimate the least and most seconds of trainings, for one row a unit, and the largest model's trained weights."""
-    shortest, longest, largest = 0.0, 0.0, 0
+def forecast(
+    num_units: int, trainings: Iterable[Step], experiment: Experiment
+) -> tuple[float, float, Footprint | None]:
+    """Estimate the least and most seconds of trainings, for one row a unit, and what the one that holds most holds.
+
+    No weight is read. What a training holds is None where its model does not tell.
+    """
+    shortest, longest, largest, device = 0.0, 0.0, None, _here()
     for config in (step.config for step in trainings):
-        model, trainer = build(config["model"]), config.get("trainer") or {}
+        model, trainer = build(config["model"], is_shell=True), config.get("trainer") or {}
         trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
         size = sum(weight.numel() for weight in model.parameters())
         flops = (4 * size + 2 * trained) * num_units * float(trainer.get("max_epochs", 1))
-        rows, most, least = _DEVICES[model.device.type]
-        left = torch.randn(rows, model.model.config.hidden_size, device=model.device)
-        rate = _rate(left, str(trainer.get("precision") or "32-true"))
+        rows, most, least = _DEVICES[device.type]
+        left = torch.randn(rows, model.model.config.hidden_size, device=device)
+        precision = str(trainer.get("precision") or "32-true")
+        rate = _rate(left, precision)
         seconds = flops * _tokens(model.text_format, experiment) / rate
-        shortest, longest, largest = shortest + seconds / most, longest + seconds / least, max(largest, trained)
+        shortest, longest = shortest + seconds / most, longest + seconds / least
+        held = _held(model, config, training_half(precision))
+        largest = max(filter(None, (largest, held)), key=lambda found: found.peak, default=None)
     return shortest, longest, largest
+
+
+def _here() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _held(model: CausalLM, config: Mapping[str, Any], half: torch.dtype | None) -> Footprint | None:
+    """What a training of a configuration holds on this machine's device."""
+    data = (config.get("data") or {}).get("init_args") or {}
+    if half is not None:
+        for parameter in model.model.parameters() if model.lora is not None else ():
+            parameter.data = parameter.data.to(torch.float32 if parameter.requires_grad else half)
+    micro = Micro(
+        data.get("max_tokens_per_micro_batch") or 4096,
+        data.get("max_units_per_micro_batch"),
+        half,
+        _here().type,
+        model.text_format.max_length,
+        config.get("privacy") is not None,
+    )
+    return footprint(model.model, micro, model.head_loss)
 
 
 def _tokens(text_format: TextFormat, experiment: Experiment) -> float:

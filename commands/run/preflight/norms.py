@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -92,10 +93,14 @@ def norms(
         sys.stdout.write("\n".join([*text, "", ""]))
 
 
-def build(config: Mapping[str, Any]) -> CausalLM:
+def build(config: Mapping[str, Any], is_shell: bool = False) -> CausalLM:
     """Build the model of a training's configuration, on a GPU if there is one, without the run's public trees.
 
     A run writes that file as its first step, and nothing that is measured depends on it but the pace of samples.
+
+    Args:
+        config: The key ``model``.
+        is_shell: On the device ``meta``: no weight is read or held.
     """
     import torch
     from jsonargparse import ArgumentParser
@@ -106,9 +111,14 @@ def build(config: Mapping[str, Any]) -> CausalLM:
     sampling = dict(arguments.get("sampling") or {})
     if any(str(name).endswith(PUBLIC_TREES) for name in sampling.get("grammar") or ()):
         arguments["sampling"] = {**sampling, "grammar": None}
+    if is_shell:
+        arguments |= {"init": "random", "init_weights": None}
     parser = ArgumentParser(exit_on_error=False)
     parser.add_argument("--model", type=CausalLM)
-    model: CausalLM = parser.instantiate(parser.parse_object({"model": {**config, "init_args": arguments}})).model
+    with torch.device("meta") if is_shell else nullcontext():
+        model: CausalLM = parser.instantiate(parser.parse_object({"model": {**config, "init_args": arguments}})).model
+    if is_shell:
+        return model
     return model.to("cuda" if torch.cuda.is_available() else "cpu")
 
 

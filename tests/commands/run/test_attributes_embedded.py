@@ -166,7 +166,7 @@ def yelp(folder: Path) -> dict[str, Any]:
 def test_the_shipped_example_is_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(estimate, "forecast", lambda *_: (60.0, 180.0, 0))
+    monkeypatch.setattr(estimate, "forecast", lambda *_: (60.0, 180.0, None))
     monkeypatch.setattr("commands.run.preflight.models.check_model", lambda *_: None)
     words = [f"{name}={value}" for name, value in yelp(tmp_path).items()]
     file = str(shipped("yelp-attributes"))

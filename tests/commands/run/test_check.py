@@ -175,7 +175,7 @@ class Terminal(io.StringIO):
 def test_a_run_that_is_hopeless_is_called_so_by_check_and_plan_alike_and_asks_before_it_spends(
     users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(estimate, "forecast", lambda *_: (1.0, 3.0, 0))
+    monkeypatch.setattr(estimate, "forecast", lambda *_: (1.0, 3.0, None))
     base = str(Path(__file__).parents[3] / "models" / "base")
     changes = {"systems": ["one_stage"], "epochs.one_stage": 3, "model.base_model": base}
     assert called(users, tmp_path / "run", "--check", **changes) == 0
@@ -210,7 +210,7 @@ def test_with_few_units_a_larger_base_is_named(num_units: int, base: str, is_tol
 def test_a_check_ends_with_what_each_system_will_do(
     users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(estimate, "forecast", lambda *_: (170.0, 510.0, 0))
+    monkeypatch.setattr(estimate, "forecast", lambda *_: (170.0, 510.0, None))
     assert called(users, tmp_path / "run", "--check", **{"epochs.one_stage": 2}) == 0
     *_, one, often, two, other, _ = capsys.readouterr().out.splitlines()
     sigma = plan(50, 2, 2, 8.0, accountant="rdp").noise_multiplier
@@ -229,7 +229,7 @@ def test_a_check_ends_with_what_each_system_will_do(
 def test_what_all_systems_and_all_runs_on_the_same_data_come_to_is_told_and_limited_before_it_is_paid(
     users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(estimate, "forecast", lambda *_: (1.0, 3.0, 0))
+    monkeypatch.setattr(estimate, "forecast", lambda *_: (1.0, 3.0, None))
     run = tmp_path / "run"
     assert called(users, run, "--check") == 0
     alone = re.search(r"together, one_stage, two_stage come to ε = ([\d.]+) at δ", capsys.readouterr().out)
@@ -258,7 +258,7 @@ def test_what_all_systems_and_all_runs_on_the_same_data_come_to_is_told_and_limi
 def test_a_batch_that_wastes_the_budget_is_told_and_the_usual_one_is_not(
     users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(estimate, "forecast", lambda *_: (1.0, 3.0, 0))
+    monkeypatch.setattr(estimate, "forecast", lambda *_: (1.0, 3.0, None))
     assert called(users, tmp_path / "run", "--check", **{"data.batch_size": 40, "systems": ["one_stage"]}) == 0
     rate, few, noise, ready = (
         line for line in capsys.readouterr().out.splitlines() if "one_stage" in line and "note:" not in line
@@ -286,7 +286,7 @@ def test_effort_multiplies_the_batch_at_the_same_number_of_steps(
     monkeypatch: pytest.MonkeyPatch,
     batch_size: int | None,
 ) -> None:
-    monkeypatch.setattr(estimate, "forecast", lambda *_: (1.0, 3.0, 0))
+    monkeypatch.setattr(estimate, "forecast", lambda *_: (1.0, 3.0, None))
     changes = {"systems": ["two_stage"], "data.batch_size": batch_size}
     usual, more = (
         readiness(experiment, system("two_stage"), steps_of(experiment, tmp_path), {str(users): 50}, plans=True)
@@ -306,7 +306,7 @@ def test_effort_multiplies_the_batch_at_the_same_number_of_steps(
 def test_a_row_that_is_too_long_is_named_and_none_is_counted(
     users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, truncate: bool
 ) -> None:
-    monkeypatch.setattr(estimate, "forecast", lambda *_: (1.0, 3.0, 0))
+    monkeypatch.setattr(estimate, "forecast", lambda *_: (1.0, 3.0, None))
     (public := tmp_path / "public.txt").write_text("word " * 2000)  # is told of likewise
     more = {"data.truncate": truncate, "systems": ["one_stage"], "reference": str(public)}
     assert called(users, tmp_path / "run", "--check", **more) == 0
@@ -415,11 +415,14 @@ def test_the_range_of_a_training_grows_with_its_weights_tokens_and_units(
     labels = {"systems": ["labels"], "labels": __file__} if system_name == "labels" else {}
 
     def seconds(num_units: int, **changes: Any) -> tuple[float, float, int]:
+        """The range, and how many weights are trained."""
         given = settings(tmp_path / "private.jsonl", **{"model.base_model": tiny_model, **labels, **changes})
         experiment = load(shipped("own-data"), given)
         trainings = trainings_of(system(system_name), steps_of(experiment, tmp_path))
         assert len(trainings) == stages
-        return estimate.forecast(num_units, trainings, experiment)
+        *both, held = estimate.forecast(num_units, trainings, experiment)
+        assert held is not None and held.peak > held.resident > 0
+        return *both, held.num_trained
 
     short = {"reference": str(tmp_path / "short.txt")} if system_name == "one_stage" else {}
     (tmp_path / "short.txt").write_text("one\ntwo\n")

@@ -172,7 +172,7 @@ def test_a_run_that_was_begun_may_say_what_it_protects_and_change_nothing(tmp_pa
 def test_a_run_says_by_whom_rows_are_protected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(estimate, "forecast", lambda *_: (60.0, 180.0, 0))
+    monkeypatch.setattr(estimate, "forecast", lambda *_: (60.0, 180.0, None))
     path = rows_of(tmp_path / "own.jsonl", 3, "unit", rows=300)
     own = [str(tmp_path / "run"), "--systems", "one_stage", "--set", f"data.train_path={path}", "data.batch_size=30"]
     own.append("effort=1")
@@ -266,7 +266,7 @@ def test_dialogues_of_one_id_in_two_spellings_are_asked_about_and_never_one(tmp_
 def test_a_run_asks_which_names_are_one_and_takes_the_answer(
     tmp_path: Path, tiny_model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(estimate, "forecast", lambda *_: (60.0, 180.0, 0))
+    monkeypatch.setattr(estimate, "forecast", lambda *_: (60.0, 180.0, None))
     rows: list[dict[str, object]] = [
         {"utterance": f"find {i}", "unit": f"{'U' if i % 2 else 'u'}{i % 600 // 2}@x.org"} for i in range(600)
     ]
