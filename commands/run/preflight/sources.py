@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from commands.data.reference import foreign, over_long, unslotted
 from commands.privacy.histogram import read_labels
 from commands.report.names import read_names
 from commands.report.supported import read_supported
 from commands.run.experiment.settings import Experiment, systems_of
-from commands.run.steps.reference import foreign, over_long, unslotted
 from commands.run.steps.run_plan import RunPlan
 from commands.run_folder.private_files import learnt_from, of_experiment
 from commands.run_folder.steps import InputFile
@@ -191,7 +191,8 @@ def _on_settings(experiment: Experiment) -> list[str]:
                 "them, such as numbers"
             )
     if any(system.stages for system in systems_of(experiment)):
-        notes += filter(None, [foreign(experiment, model.get("base_model") or BASE_MODEL)])
+        columns = ReferenceColumns.from_config(experiment.data)
+        notes += filter(None, [foreign(experiment.reference, columns, model.get("base_model") or BASE_MODEL)])
     slots = model.get("slots", SHIPPED)
     if experiment.reference is not None and slots is not None and has_trees:
         notes += unslotted(public_turns(experiment, experiment.reference)[:_TURNS], slot_table(slots))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from commands.data.reference import longest_utterance
 from commands.run.steps.context import StepContext, file_of, read
-from commands.run.steps.reference import longest_utterance
 from commands.run.steps.trainings import Shares, grammar_of, merged
 from commands.run_folder.steps import ANNOTATED, PUBLIC_TREES, File, InputFile, Step
 from commands.run_folder.systems import BASE_MODEL, MODEL_FILES, System
 from commands.run_folder.yaml_files import Settings, merge
+from datamodules.reading.columns import ReferenceColumns
 
 _WRITER = "callbacks.synthetic_writer.SyntheticWriter"
 #: Arguments of a model that only its training needs.
@@ -115,7 +116,11 @@ def _sampling(context: StepContext, stage: str, changes: Settings, data: Setting
     if stage != "parse_tree":
         way.pop("grammar", None)  # of trees alone
         if way.get("max_new_tokens") is None:
-            way["max_new_tokens"] = longest_utterance(context.experiment, arguments.get("base_model", BASE_MODEL))
+            columns, base = (
+                ReferenceColumns.from_config(context.experiment.data),
+                arguments.get("base_model", BASE_MODEL),
+            )
+            way["max_new_tokens"] = longest_utterance(context.experiment.reference, columns, base)
     top: Settings = {"trainer": {name: trainer[name] for name in _OF_EVERY_PASS if name in trainer}}
     if context.experiment.seed is not None:
         way["seed"] = top["seed_everything"] = context.experiment.seed

@@ -1,4 +1,4 @@
-"""What the public reference says of a run: how long samples get, and which language and names models will not know."""
+"""What public texts say of a run: how long samples get, and which language and names models will not know."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from commands.lightning.trained_model import place_of
-from commands.run.experiment.settings import Experiment
 from commands.run_folder.run_folder import read_json
 from datamodules.reading.columns import ReferenceColumns
 from datamodules.reading.example import Example
@@ -41,7 +40,7 @@ _ANY = SlotKinds({"any": ["*"]})
 _MANY = 0.05
 
 
-def longest_utterance(experiment: Experiment, base: str) -> int:
+def longest_utterance(reference: str | None, columns: ReferenceColumns, base: str) -> int:
     """Return the most tokens of a sample: a quarter above the reference's 99th percentile, at least 48.
 
     Formal guarantees:
@@ -49,14 +48,15 @@ def longest_utterance(experiment: Experiment, base: str) -> int:
         lengths taken from it cost no ε.
 
     Args:
-        experiment: Whose ``sampling.max_new_tokens`` is null.
+        reference: The file; None: there is none.
+        columns: What its columns are called.
         base: Folder or name of the model that samples, whose tokens and positions count.
 
     Returns:
         A multiple of 8, or the model's last position; 48 without a reference that can be read.
     """
     try:
-        lengths = sorted(_num_tokens(_texts(experiment), base))
+        lengths = sorted(_num_tokens(_texts(reference, columns), base))
     except UserError:  # reading the files says it, before anything starts
         lengths = []
     if not lengths:
@@ -65,7 +65,7 @@ def longest_utterance(experiment: Experiment, base: str) -> int:
     return min(max(USUAL_LENGTH, 8 * math.ceil((_MARGIN * high + 1) / 8)), _positions(base))
 
 
-def foreign(experiment: Experiment, base: str) -> str | None:
+def foreign(reference: str | None, columns: ReferenceColumns, base: str) -> str | None:
     """Say that the base hardly knows the language of the reference, whose words it spells; None if it may.
 
     Measured in tokens a word, for the shipped base and SmolLM2-135M: English requests 1.5 and 1.3, reviews 1.8 and 1.3,
@@ -75,7 +75,7 @@ def foreign(experiment: Experiment, base: str) -> str | None:
     Formal guarantees:
         The reference is public, see :func:`longest_utterance`.
     """
-    texts = _texts(experiment)
+    texts = _texts(reference, columns)
     words = [word for text in texts for word in text.split()]
     num_words = sum(sum(sign.isalpha() and sign.lower() == sign.upper() for sign in word) / 2 or 1 for word in words)
     num_tokens = sum(_num_tokens(texts, base))
@@ -155,12 +155,11 @@ def over_long(base: str, max_length: int | None = MAX_LENGTH, task_prefix: bool 
     return is_over_long
 
 
-def _texts(experiment: Experiment) -> tuple[str, ...]:
+def _texts(reference: str | None, columns: ReferenceColumns) -> tuple[str, ...]:
     """The first texts of the reference; none without one."""
-    if experiment.reference is None:
+    if reference is None:
         return ()
-    columns = ReferenceColumns.from_config(experiment.data)
-    places = place_examples(expand_path(experiment.reference), "utterance", with_trees=False, columns=columns)
+    places = place_examples(expand_path(reference), "utterance", with_trees=False, columns=columns)
     return tuple(place.turn.utterance for place in islice(places, _TEXTS) if place.turn is not None)
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from callbacks.sample_metrics import MANY_CUT_OFF, cut_off_warning
+from commands.data.reference import USUAL_LENGTH, foreign, unslotted
 from commands.run.experiment.experiment import load, shipped
 from commands.run.steps.recipes import steps_of
-from commands.run.steps.reference import USUAL_LENGTH, foreign, unslotted
+from datamodules.reading.columns import ReferenceColumns
 from datamodules.reading.example import Example
 from doppel.grammar.slot_table import SHIPPED, slot_table
 from doppel.models.load import load_tokenizer
@@ -65,10 +66,10 @@ def test_a_language_that_the_base_spells_is_told(tmp_path: Path) -> None:
     }
     for language, texts in said.items():
         path = reference(tmp_path, *texts)
-        told = foreign(load(shipped("own-data"), {"data.train_path": "mine.csv", "reference": path}), "models/base")
+        told = foreign(path, ReferenceColumns(), "models/base")
         assert (told is None) == (language == "en")
         assert told is None or ("tokens a word for models/base" in told and "model.base_model" in told)
-    assert foreign(load(shipped("own-data"), {"data.train_path": "mine.csv"}), "models/base") is None
+    assert foreign(None, ReferenceColumns(), "models/base") is None
 
 
 def module(target: str, wanted: int | None, positions: int | None) -> Any:
