@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks._harness import Report, table
+from commands.privacy.gradient_norms import build, micro_batches
 from commands.run.experiment.experiment import load
-from commands.run.preflight.norms import build, micro_batches
 from commands.run.steps.recipes import steps_of
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.noise import GaussianNoise

@@ -14,8 +14,8 @@ from torch.utils.benchmark import Timer
 from commands.data.reference import USUAL_LENGTH
 from commands.lightning.hardware import training_half, training_precision
 from commands.privacy.feature_extractors import embed
+from commands.privacy.gradient_norms import build
 from commands.run.experiment.settings import Experiment, systems_of
-from commands.run.preflight.norms import build
 from commands.run.preflight.sources import public_turns, texts_of_topics
 from commands.run.preflight.training_plan import Readiness, trainings_of
 from commands.run.steps.run_plan import RunPlan

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import cli
-from commands.run.preflight.norms import KEPT, kept, measure, micro_batches, recommend
+from commands.privacy.gradient_norms import KEPT, kept, measure, micro_batches, recommend
 from lightning_modules.causal_lm import CausalLM
 
 
