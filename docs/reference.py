@@ -13,7 +13,7 @@ from docstring_parser import parse
 from commands.privacy.evolution_settings import Evolution
 from commands.run.execution.slurm import Site
 from commands.run.experiment.settings import Adaptation, Attributes, Experiment, Resampling, Topics, Words
-from commands.run_folder.yaml_files import PLACE
+from commands.run_folder.places import PLACE
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.guards.redaction import Redaction
 from datamodules.reading.columns import Columns

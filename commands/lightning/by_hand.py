@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from commands.run_folder.yaml_files import ROOT, read_yaml
+from commands.run_folder.places import ROOT
 from doppel.files import run_of
+from doppel.settings.yaml_files import read_yaml
 
 
 def predict_command(stage: Path, writes_texts: bool = True) -> str:

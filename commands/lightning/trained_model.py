@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from commands.run_folder.places import ROOT
 from commands.run_folder.stage_config import StageConfig
-from commands.run_folder.yaml_files import ROOT
 from datamodules.reading.files import expand_path
 from doppel.errors import UserError
 

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from commands.run_folder.manifest import Entry, Manifest
+from commands.run_folder.places import public_names
 from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.steps import RELEASED
 from commands.run_folder.systems import system
-from commands.run_folder.yaml_files import public_names
 from doppel.console.ledger import FILE_NAME
 from doppel.privacy.accounting import Accountant, CalibrationError, Mechanism, cross_check
 from doppel.privacy.ledger import Ledger

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from commands.run_folder.facts import setting
-from commands.run_folder.yaml_files import PLACE
+from commands.run_folder.places import PLACE
 from doppel.errors import UserError
 from doppel.evolution.generators.limits import Limits
 from doppel.evolution.generators.wording import Wording
+from doppel.settings.facts import setting
 
 #: Generator that is the embedded grammar.
 GRAMMAR = "grammar"

@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from commands.privacy.coverage import FILE_NAME, taken_as_given
 from commands.run_folder.manifest import Manifest
+from commands.run_folder.places import public_names
 from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.stage_config import StageConfig
-from commands.run_folder.yaml_files import public_names
 from doppel.errors import UserError
 from doppel.files import run_of, write_text
 from doppel.models.lora_folder import base_of, digests

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from commands.privacy.histogram import read_labels
 from commands.run_folder.manifest import Manifest
 from commands.run_folder.stage_config import StageConfig
-from commands.run_folder.yaml_files import read_yaml
 from datamodules.reading.attribute_codes import codes_of
 from datamodules.reading.columns import Columns
 from datamodules.reading.example import Field
 from doppel.errors import UserError
 from doppel.files import read_json_lines, run_of
 from doppel.lispress import is_valid
+from doppel.settings.yaml_files import read_yaml
 from lightning_modules.sampling import SamplingArguments, generation_config
 
 if TYPE_CHECKING:

@@ -14,10 +14,10 @@ from commands.lightning.trained_model import place_of
 from commands.quality.attributes import Side, attribute_metrics
 from commands.quality.judges import Judges, judges_of
 from commands.quality.keep_best import record_of
+from commands.run_folder.places import public_names
 from commands.run_folder.private_files import of_runs
 from commands.run_folder.run_folder import read_json
 from commands.run_folder.systems import BASE_MODEL
-from commands.run_folder.yaml_files import public_names
 from datamodules.guards.overlap import refuse_private
 from datamodules.guards.selection import Selection
 from datamodules.reading.attribute_codes import codes_of

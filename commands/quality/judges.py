@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from commands.lightning.trained_model import place_of
 from commands.privacy.evolution_settings import generator_of
 from commands.quality.measures import OWN_BASE
+from commands.run_folder.places import public_names
 from commands.run_folder.private_files import run_folders
 from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.stage_config import StageConfig
 from commands.run_folder.systems import BASE_MODEL
-from commands.run_folder.yaml_files import public_names
 from doppel.models.lora_folder import base_of
 from doppel.models.made import LARGER, how_to_make
 from doppel.privacy.card import origins_of

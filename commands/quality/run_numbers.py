@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from commands.run_folder.manifest import Entry, Manifest
+from commands.run_folder.places import public_names
 from commands.run_folder.run_folder import RunFolder, read_json
 from commands.run_folder.stage_config import StageConfig
 from commands.run_folder.systems import in_order, system
-from commands.run_folder.yaml_files import public_names
 from doppel.errors import UserError
 
 #: Role of what was drawn or chosen from → fields of an experiment that the choice depends on.

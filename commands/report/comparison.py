@@ -13,7 +13,7 @@ from commands.quality.measures import LEAST_FOR_MAUVE, SHOWN, measure
 from commands.quality.tables import beside_paper, lines, sections, table
 from commands.report import charts
 from commands.report.html import render
-from commands.run_folder.yaml_files import public_names
+from commands.run_folder.places import public_names
 from doppel.errors import UserError
 from doppel.files import write_text
 

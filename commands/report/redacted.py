@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from commands.run_folder.places import ROOT
 from commands.run_folder.run_folder import RunFolder
-from commands.run_folder.yaml_files import ROOT
 from datamodules.guards.redaction import Redaction
 
 #: The curves that docs/redaction.md shows.

@@ -13,9 +13,9 @@ from commands.privacy.coverage import covered_summary
 from commands.privacy.verify import card, write_card
 from commands.quality import run_numbers
 from commands.run_folder.manifest_writer import enter_report
+from commands.run_folder.places import public_names
 from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.systems import in_order, main_of
-from commands.run_folder.yaml_files import public_names
 from datamodules.training_rows import TrainingRows
 from doppel.errors import UserError
 from doppel.files import write_json

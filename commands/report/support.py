@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from commands.report.names import Names
 from commands.report.supported import Supported, public_file, read_supported
+from commands.run_folder.places import public_names
 from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.steps import PUBLIC_TREES
-from commands.run_folder.yaml_files import public_names
 from doppel.errors import UserError
 from doppel.lispress.api_table import read_api_names
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from commands.run_folder.yaml_files import ROOT
+from commands.run_folder.places import ROOT
 from doppel.errors import DataError, UserError
 from doppel.files import read_list
 from doppel.lispress.api_table import read_api_names

@@ -28,9 +28,9 @@ from commands.report.tree_paths import tree_paths
 from commands.report.unexpected import read_unexpected
 from commands.run_folder.manifest import Entry
 from commands.run_folder.manifest_writer import enter_report
+from commands.run_folder.places import public_names
 from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.systems import in_order, system
-from commands.run_folder.yaml_files import public_names
 from doppel.errors import UserError
 from doppel.files import read_json_lines, write_text
 

@@ -26,12 +26,12 @@ from commands.run_folder.ownership import hold
 from commands.run_folder.run_folder import RunFolder, read_json
 from commands.run_folder.steps import Step
 from commands.run_folder.systems import System
-from commands.run_folder.yaml_files import dump, read_yaml
 from datamodules.reading.attribute_codes import check_schema
 from doppel.console.heard import LOG, written_down
 from doppel.console.say import say
 from doppel.errors import UserError
 from doppel.files import run_of
+from doppel.settings.yaml_files import dump, read_yaml
 from doppel.tables.schema import plain
 
 #: Samples where nobody says how many.

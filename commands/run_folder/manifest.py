@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from commands.run_folder.inputs import INPUTS
+from commands.run_folder.places import public_names
 from commands.run_folder.steps import RELEASED, Role
-from commands.run_folder.yaml_files import public_names
 from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
 from doppel.files import MANIFEST, sha256_of

@@ -7,17 +7,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from commands.run_folder.facts import Fact
+from commands.run_folder.places import absolute
 from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.sections import read_experiment
 from commands.run_folder.stage_config import StageConfig
 from commands.run_folder.steps import PRIVATE_PARTS
-from commands.run_folder.yaml_files import absolute, merge
 from datamodules.guards.overlap import Named, Source
 from datamodules.reading.columns import Columns, ReferenceColumns, reference_columns
 from datamodules.reading.files import expand_path, is_embedded
 from doppel.console.ledger import FILE_NAME
 from doppel.files import MANIFEST
+from doppel.settings.facts import Fact
+from doppel.settings.yaml_files import merge
 
 _MARKS = ("experiment.yaml", FILE_NAME, MANIFEST)
 

@@ -14,13 +14,14 @@ from typing import Any
 
 from commands.run_folder.inputs import copies
 from commands.run_folder.manifest import Manifest
+from commands.run_folder.places import PLACE, public_names
 from commands.run_folder.sections import of_system, read_experiment
 from commands.run_folder.stage_config import StageConfig
 from commands.run_folder.systems import system
-from commands.run_folder.yaml_files import PLACE, flat, listed, public_names
 from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
 from doppel.files import MANIFEST, kind_of
+from doppel.settings.yaml_files import flat, listed
 
 _MARKS = {"report.json", FILE_NAME, "experiment.yaml", MANIFEST}
 #: In the folder of an audit from its first moment on.

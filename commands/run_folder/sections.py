@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from commands.run_folder.facts import Fact, facts_of
-from commands.run_folder.yaml_files import Settings, merge, read_yaml
 from datamodules.guards.redaction import Redaction
 from doppel.privacy.spec import PrivacyArguments
+from doppel.settings.facts import Fact, facts_of
+from doppel.settings.yaml_files import Settings, merge, read_yaml
 
 _TEXT, _NUMBER, _FREE = Fact(text=True), Fact(number=True), Fact("nothing")
 _FILE, _HELD_OUT = Fact(text=True, path=True), Fact("evaluation")

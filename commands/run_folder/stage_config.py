@@ -7,8 +7,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commands.run_folder.yaml_files import read_yaml
 from doppel.errors import UserError
+from doppel.settings.yaml_files import read_yaml
 
 if TYPE_CHECKING:
     from doppel.privacy.spec import PrivacyArguments

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from commands.run_folder.yaml_files import PLACE
+from commands.run_folder.places import PLACE
 from datamodules.reading.example import Field
 
 #: Model that a language model starts from where an experiment names none.

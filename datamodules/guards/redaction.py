@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from doppel.redaction.mask import Ranker, Redactor
 from doppel.redaction.patterns import Pattern, rules_of
 from doppel.redaction.pseudonyms import pseudonyms
 from doppel.redaction.rank import LogisticRanker
+from doppel.settings.facts import setting
 
 #: Form of a bar over private rows, which tells no count of them.
 NO_COUNT = "{l_bar}{bar}|"
@@ -52,9 +53,9 @@ class Redaction:
     """
 
     level: float = 0.0
-    sensitive: str | None = field(default=None, metadata={"path": True})
-    safe: str | None = field(default=None, metadata={"path": True})
-    words: str | None = field(default=None, metadata={"path": True})
+    sensitive: str | None = setting(None, path=True)
+    safe: str | None = setting(None, path=True)
+    words: str | None = setting(None, path=True)
     patterns: tuple[Pattern, ...] = ()
     entities: bool = False
     pseudonyms: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -22,6 +22,7 @@ from doppel.privacy.accounting import (
     default_delta,
     poisson_rate,
 )
+from doppel.settings.facts import setting
 
 #: With fewer units, a delta below 1/N may be a large one.
 FEW_UNITS, LARGE_DELTA = 1000, 1e-4
@@ -74,8 +75,8 @@ class PrivacyArguments:
     epochs: list[float] | None = None
     max_grad_norm: float = MAX_GRAD_NORM
     accountant: Accountant = "pld"
-    ledger_path: str | None = field(default=None, metadata={"path": True})
-    total_epsilon: float | None = field(default=None, metadata={"binds": "nothing"})
+    ledger_path: str | None = setting(None, path=True)
+    total_epsilon: float | None = setting(None, binds="nothing")
     scope: str = "default"
     stage: str | None = None
     log_private_diagnostics: bool = False

@@ -32,7 +32,7 @@ import pandas as pd
 
 from commands.quality.frame import COLUMNS, read_csv, write_csv
 from commands.run.experiment.experiment import shipped
-from commands.run_folder.yaml_files import ROOT
+from commands.run_folder.places import ROOT
 from datamodules.reading.examples import read_examples
 from doppel.files import read_json_lines, write_json_lines
 from doppel.grammar.lexicon import words

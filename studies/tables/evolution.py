@@ -28,7 +28,7 @@ import pandas as pd
 
 from commands.quality.frame import COLUMNS, write_csv
 from commands.run.experiment.experiment import load, shipped
-from commands.run_folder.yaml_files import ROOT, public_names
+from commands.run_folder.places import ROOT, public_names
 from datamodules.reading.attribute_codes import AttributeCodes, check_schema
 from datamodules.reading.columns import Columns
 from datamodules.reading.example import Example

@@ -27,7 +27,7 @@ from transformers import (
 )
 
 from commands.run.experiment.experiment import load, shipped
-from commands.run_folder.yaml_files import ROOT
+from commands.run_folder.places import ROOT
 from datamodules.text_format import Linearisation, TextFormat
 from doppel.decoding.decode import DrawingRule, Request, decode, longest_decodable
 from doppel.errors import UserError

@@ -9,8 +9,8 @@ import yaml
 
 from commands.run.execution.slurm import Site, load_site
 from commands.run.experiment.values import read_grid, read_values
-from commands.run_folder.yaml_files import dump, parse_yaml, read_yaml
 from doppel.errors import UserError
+from doppel.settings.yaml_files import dump, parse_yaml, read_yaml
 
 TIMES = ("90", "90:00", "12:00:00", "1-12", "1-12:30", "1-12:30:00")
 

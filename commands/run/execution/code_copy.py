@@ -10,8 +10,9 @@ from functools import cache
 from pathlib import Path
 
 from commands.run.execution.slurm import Site
-from commands.run_folder.yaml_files import ROOT, dump
+from commands.run_folder.places import ROOT
 from doppel.console.say import say
+from doppel.settings.yaml_files import dump
 
 #: New files of these kinds are code; others may be data.
 _CODE = (".py", ".sh", ".sbatch", ".yaml")

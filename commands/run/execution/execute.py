@@ -20,8 +20,8 @@ from typing import Any
 from commands.run.execution.forks import Forked, can_fork
 from commands.run_folder.manifest_writer import enter
 from commands.run_folder.ownership import last_checkpoint
+from commands.run_folder.places import PLACE, ROOT
 from commands.run_folder.steps import Step
-from commands.run_folder.yaml_files import PLACE, ROOT
 from doppel.console.heard import heard
 from doppel.console.ledger import FILE_NAME
 from doppel.console.parent import VARIABLE

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
-from commands.run_folder.yaml_files import ROOT
+from commands.run_folder.places import ROOT
 from doppel.console import interrupt
 from doppel.console.parent import VARIABLE, end_with, end_with_named
 from doppel.errors import UserError

@@ -14,8 +14,8 @@ from commands.run.execution.settle import write
 from commands.run.execution.slurm import Site, submit
 from commands.run.experiment.experiment import save
 from commands.run.steps.run_plan import RunPlan
+from commands.run_folder.places import PLACE
 from commands.run_folder.steps import Step
-from commands.run_folder.yaml_files import PLACE
 from doppel.console.say import say
 
 

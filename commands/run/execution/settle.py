@@ -21,10 +21,10 @@ from commands.run_folder.manifest_writer import declaration, declare, lay_out, r
 from commands.run_folder.sections import SECTIONS
 from commands.run_folder.steps import Step
 from commands.run_folder.systems import main_of
-from commands.run_folder.yaml_files import dump
 from doppel.console.say import say
 from doppel.errors import UserError
 from doppel.files import sha256_of
+from doppel.settings.yaml_files import dump
 
 #: Fields that tell how trainings, samplings and votes run, and no more of what reads these.
 _OF_TRAININGS = (*SECTIONS, "stages", "variants", "overlays", "save_every", "evolution")

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from commands.run_folder.facts import facts_of
+from commands.run_folder.places import ROOT
 from commands.run_folder.steps import Kind
-from commands.run_folder.yaml_files import ROOT, build, merge, read_yaml
 from doppel.console.say import say
 from doppel.errors import UserError
+from doppel.settings.facts import facts_of
+from doppel.settings.yaml_files import build, merge, read_yaml
 
 SLURM = ROOT / "slurm"
 #: Times as ``sbatch --time`` takes them.

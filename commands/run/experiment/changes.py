@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from commands.run.experiment.settings import FACTS, Experiment
-from commands.run_folder.facts import LEVELS, UNSET, Binds, Fact
 from commands.run_folder.steps import RELEASED, Step
-from commands.run_folder.yaml_files import flat
 from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
+from doppel.settings.facts import LEVELS, UNSET, Binds, Fact
+from doppel.settings.yaml_files import flat
 
 #: What is never made anew: weights, what was paid for, what people may have been given, and private lines.
 _KEPT = ("checkpoint", "private", *RELEASED)

@@ -10,10 +10,11 @@ from typing import Any
 
 from commands.run.experiment.checks import check
 from commands.run.experiment.settings import FACTS, Experiment
+from commands.run_folder.places import ROOT, absolute
 from commands.run_folder.sections import SECTIONS, read_experiment, with_sections
 from commands.run_folder.systems import USUAL
-from commands.run_folder.yaml_files import ROOT, absolute, build, dump, fill_in, listed, merge
 from doppel.errors import UserError
+from doppel.settings.yaml_files import build, dump, fill_in, listed, merge
 
 EXPERIMENTS = ROOT / "configs" / "experiments"
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from commands.privacy.evolution_settings import Evolution
-from commands.run_folder.facts import Fact, facts_of, setting
 from commands.run_folder.sections import SECTIONS, of_system
 from commands.run_folder.systems import System, system
-from commands.run_folder.yaml_files import Settings
 from datamodules.guards.redaction import Redaction
 from doppel.errors import UserError
+from doppel.settings.facts import Fact, facts_of, setting
+from doppel.settings.yaml_files import Settings
 
 #: Keys of ``privacy`` that follow from a field of the experiment.
 DERIVED = {"epochs": "epochs", "scope": "systems", "target_epsilon": "epsilon", "words_noise_multiplier": "words"}

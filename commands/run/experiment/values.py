@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 
 from commands.run.experiment.settings import FACTS
-from commands.run_folder.yaml_files import parse_yaml
 from doppel.errors import UserError
+from doppel.settings.yaml_files import parse_yaml
 
 Point = dict[str, Any]
 

@@ -13,9 +13,9 @@ from urllib.request import Request, urlopen
 from commands.lightning.trained_model import place_of
 from commands.privacy.evolution_settings import BASE, GRAMMAR
 from commands.run.steps.run_plan import RunPlan
+from commands.run_folder.places import ROOT
 from commands.run_folder.steps import Step
 from commands.run_folder.systems import BASE_MODEL
-from commands.run_folder.yaml_files import ROOT
 from datamodules.reading.attribute_codes import check_schema
 from datamodules.reading.files import expand_path
 from doppel.errors import UserError

@@ -17,11 +17,11 @@ from commands.run.preflight.training_plan import Readiness, outlook, readiness
 from commands.run.steps.run_plan import Mode, RunPlan
 from commands.run_folder.inputs import copies
 from commands.run_folder.steps import Step
-from commands.run_folder.yaml_files import dump
 from doppel.console.command import command_parser, load
 from doppel.console.say import confirm, say
 from doppel.errors import UserError
 from doppel.evolution.budget import Outlook
+from doppel.settings.yaml_files import dump
 
 #: Calls a function of this module with arguments, here or where what trains is imported.
 Caller = Callable[..., Any]

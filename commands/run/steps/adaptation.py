@@ -19,7 +19,7 @@ from commands.run.steps.samplings import annotate, annotate_private
 from commands.run.steps.trainings import files_of, fit_parser
 from commands.run_folder.steps import ANNOTATED, PRIVATE_PARTS, File, InputFile, Step
 from commands.run_folder.systems import System
-from commands.run_folder.yaml_files import Settings
+from doppel.settings.yaml_files import Settings
 
 _SPLIT = ("train", "missing", "test", "test_share", "public_share", "by")
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from commands.run.experiment.settings import DERIVED, FACTS, Experiment
+from commands.run_folder.places import ROOT, absolute
 from commands.run_folder.steps import ANNOTATED, PRIVATE_PARTS, File, InputFile, Role, Step
 from commands.run_folder.systems import System
-from commands.run_folder.yaml_files import ROOT, Settings, absolute, fill_in, read_yaml
 from datamodules.reading.columns import Columns, reference_columns
 from doppel.errors import UserError
+from doppel.settings.yaml_files import Settings, fill_in, read_yaml
 
 #: Files that hold private lines under a run folder.
 _PRIVATE = (ANNOTATED, *(f"data/{part}.jsonl" for part in PRIVATE_PARTS))

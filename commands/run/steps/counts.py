@@ -14,7 +14,7 @@ from commands.run.steps.context import StepContext, file_of
 from commands.run.steps.trainings import Shares, files_of
 from commands.run_folder.steps import File, InputFile, Role, Step
 from commands.run_folder.systems import System
-from commands.run_folder.yaml_files import Settings
+from doppel.settings.yaml_files import Settings
 
 #: What of the sections ``data`` and ``privacy`` concerns votes, and the noise of the labels' shares unless it is given.
 _ROWS = ("train_path", "unit", "unit_names", "columns", "keep_function", "keep_share", "limit_train_units", "redact")

@@ -19,7 +19,7 @@ from commands.run.steps.scores import evaluate, keep_best, report
 from commands.run.steps.trainings import Shares, files_of, fit, fit_parser, merged
 from commands.run_folder.steps import ANNOTATED, PUBLIC_TREES, Step, linked
 from commands.run_folder.systems import System
-from commands.run_folder.yaml_files import Settings
+from doppel.settings.yaml_files import Settings
 
 
 def one_stage(context: StepContext, system: System) -> list[Step]:

@@ -9,8 +9,8 @@ from commands.run.steps.context import StepContext, file_of, read
 from commands.run.steps.trainings import Shares, grammar_of, merged
 from commands.run_folder.steps import ANNOTATED, PUBLIC_TREES, File, InputFile, Step
 from commands.run_folder.systems import BASE_MODEL, MODEL_FILES, System
-from commands.run_folder.yaml_files import Settings, merge
 from datamodules.reading.columns import ReferenceColumns
+from doppel.settings.yaml_files import Settings, merge
 
 _WRITER = "callbacks.synthetic_writer.SyntheticWriter"
 #: Arguments of a model that only its training needs.

@@ -8,7 +8,7 @@ from pathlib import Path
 from commands.run.steps.context import StepContext, file_of
 from commands.run_folder.steps import File, InputFile, Step
 from commands.run_folder.systems import System
-from commands.run_folder.yaml_files import Settings
+from doppel.settings.yaml_files import Settings
 
 #: Files of what the report tells.
 _RESULTS = ("evaluation.json", "parser_metrics.json", "words.json")

@@ -11,12 +11,12 @@ from commands.run.steps.context import StepContext, file_of, read
 from commands.run_folder.sections import SECTIONS
 from commands.run_folder.steps import PUBLIC_TREES, File, InputFile, Step
 from commands.run_folder.systems import BASE_MODEL, MODEL_FILES, System
-from commands.run_folder.yaml_files import Settings, listed, merge
 from datamodules.guards.redaction import Redaction
 from datamodules.reading.columns import Columns, reference_columns
 from datamodules.reading.example import Field, Unit
 from doppel.errors import UserError
 from doppel.grammar.slot_table import SHIPPED
+from doppel.settings.yaml_files import Settings, listed, merge
 
 Shares = Resampling | Topics
 _DATA = "datamodules.dialogue_data_module.DialogueDataModule"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from commands.quality import evaluate as command
-from commands.run_folder.yaml_files import ROOT
+from commands.run_folder.places import ROOT
 from doppel.console.command import call
 from doppel.errors import DataError, UserError
 

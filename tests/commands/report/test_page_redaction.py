@@ -12,7 +12,7 @@ from run_folders import make_run, sample
 
 import cli
 from commands.report import redacted
-from commands.run_folder.yaml_files import dump, read_yaml
+from doppel.settings.yaml_files import dump, read_yaml
 
 RULES = {
     "level": 0.3,

@@ -29,8 +29,8 @@ from commands.run.experiment.experiment import load, save, shipped
 from commands.run.experiment.settings import FACTS, Topics, Words
 from commands.run.experiment.values import read_values
 from commands.run.steps.recipes import steps_of
-from commands.run_folder.yaml_files import dump, parse_yaml
 from doppel.errors import UserError
+from doppel.settings.yaml_files import dump, parse_yaml
 
 NUMBER = 40
 

@@ -27,7 +27,7 @@ from commands.run.preflight import estimate
 from commands.run.preflight.sources import check_files
 from commands.run.preflight.training_plan import FEW_STEPS, LARGE_RATE, Readiness, readiness, trainings_of
 from commands.run.steps.recipes import steps_of
-from commands.run_folder import yaml_files
+from commands.run_folder import places
 from commands.run_folder.ownership import has_begun
 from commands.run_folder.systems import BASE_MODEL, system
 from datamodules.training_rows import TrainingRows
@@ -100,7 +100,7 @@ def test_what_is_checked_is_what_is_trained_whatever_folder_it_is_called_from(
     (tmp_path / "home.jsonl").write_bytes(users.read_bytes())
     (place / "only_here.csv").touch()
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr(yaml_files, "PLACE", place)
+    monkeypatch.setattr(places, "PLACE", place)
     monkeypatch.chdir(tmp_path / "mine")
     changes = {"data.train_path": "mine.jsonl", "reference": "~/home.jsonl", "sampling.grammar": ["only_here.csv"]}
     experiment = load(shipped("own-data"), {**changes, "redact": {"words": "words.csv"}, "overlays": ["hf:none"]})

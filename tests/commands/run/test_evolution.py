@@ -16,7 +16,7 @@ from commands.quality.judges import bases_of
 from commands.run.experiment.experiment import load, save, shipped
 from commands.run.experiment.settings import Experiment
 from commands.run.steps.recipes import steps_of
-from commands.run_folder.yaml_files import ROOT
+from commands.run_folder.places import ROOT
 from doppel.errors import UserError
 from doppel.evolution.generators.wording import Wording
 from tests.evolving import make_run, spent, write_private, write_rows

@@ -18,7 +18,7 @@ import pytest
 
 from commands.run.execution import forks
 from commands.run.execution.execute import run_stage
-from commands.run_folder.yaml_files import ROOT
+from commands.run_folder.places import ROOT
 from doppel.console.heard import heard, written_down
 from doppel.errors import UserError
 

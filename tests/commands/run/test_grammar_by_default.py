@@ -8,7 +8,7 @@ import pytest
 
 from commands.run.experiment.experiment import load, shipped
 from commands.run.steps.recipes import steps_of
-from commands.run_folder.yaml_files import ROOT
+from commands.run_folder.places import ROOT
 from doppel.errors import UserError
 from lightning_modules.causal_lm import ParseTreeLM
 from lightning_modules.sampling import SamplingArguments

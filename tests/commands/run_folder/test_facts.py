@@ -10,9 +10,9 @@ import pytest
 from commands.run.experiment.experiment import load
 from commands.run.experiment.settings import FACTS, Experiment
 from commands.run.experiment.values import read_values
-from commands.run_folder.facts import LEVELS, Fact
 from commands.run_folder.sections import SECTIONS
-from commands.run_folder.yaml_files import dump
+from doppel.settings.facts import LEVELS, Fact
+from doppel.settings.yaml_files import dump
 
 
 def keys_of(fact: Fact, place: str = "", depth: int = 4) -> Iterator[tuple[str, Fact]]:
@@ -40,7 +40,7 @@ def test_every_field_of_an_experiment_says_what_it_binds() -> None:
 def test_a_file_beside_the_caller_is_meant_wherever_one_is_asked_for(
     key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from commands.run_folder.yaml_files import absolute
+    from commands.run_folder.places import absolute
 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.csv").touch()

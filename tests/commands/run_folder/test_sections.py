@@ -9,7 +9,7 @@ import yaml
 from commands.run.experiment.experiment import load, save
 from commands.run_folder.private_files import of_runs
 from commands.run_folder.run_folder import RunFolder
-from commands.run_folder.yaml_files import dump
+from doppel.settings.yaml_files import dump
 
 OWN = {
     "base": "own-data",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import difflib
-import os
 import re
 from collections.abc import Container, Mapping
 from functools import cache
@@ -14,15 +13,11 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 import yaml
 
-from commands.run_folder.facts import Fact, part_of
 from doppel import files
 from doppel.console.errors import explain
 from doppel.errors import UserError
+from doppel.settings.facts import Fact, part_of
 
-ROOT = Path(__file__).resolve().parents[2]
-#: Where commands run: where relative paths that are not in the caller's folder start, also for code that was copied
-#: into a run folder.
-PLACE = Path.cwd() if (ROOT / "COMMIT").is_file() else ROOT
 Settings = dict[str, Any]
 _Fastest: Any = getattr(
     yaml, "CSafeLoader", yaml.SafeLoader
@@ -130,33 +125,6 @@ def fill_in(value: Any, variables: Mapping[str, str], where: str) -> Any:
     if isinstance(value, Mapping):
         return {key: fill_in(inner, variables, where) for key, inner in value.items()}
     return [fill_in(inner, variables, where) for inner in value] if isinstance(value, list) else value
-
-
-def absolute(value: Any, fact: Fact) -> Any:
-    """Make paths of settings absolute: from the caller's folder, or else from :data:`PLACE`.
-
-    So what is checked here is what a step reads, whatever folder it runs in.
-    """
-    if isinstance(value, Mapping):
-        return {name: absolute(inner, fact.at(name)) for name, inner in value.items()}
-    if isinstance(value, list):
-        return value if fact.alone and len(value) > 1 else [absolute(inner, fact) for inner in value]
-    if not isinstance(value, str) or not value or not fact.path or value in fact.words:
-        return value
-    named = os.path.expandvars(os.path.expanduser(value))
-    is_there = os.path.isfile if fact.alone else os.path.exists
-    return next((path for path in (os.path.abspath(named), str(PLACE / named)) if is_there(path)), value)
-
-
-def public_names(value: Any) -> Any:
-    """Shorten paths of settings for any reader: to what stands below the project's folder, or to the name."""
-    if isinstance(value, Mapping):
-        return {name: public_names(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [public_names(inner) for inner in value]
-    if not isinstance(value, str) or not os.path.isabs(value):
-        return value
-    return os.path.relpath(value, PLACE) if value.startswith(f"{PLACE}{os.sep}") else os.path.basename(value)
 
 
 def flat(node: Mapping[str, Any]) -> dict[str, Any]:

@@ -67,10 +67,7 @@ class Fact:
 
 
 def setting(default: Any = MISSING, factory: Any = MISSING, **facts: Any) -> Any:
-    """Declare a field of a dataclass and what it is, by attributes of :class:`Fact`; its type tells the rest.
-
-    Where such a class cannot be imported, a field says the same by ``field(metadata={"path": True})``.
-    """
+    """Declare a field of a dataclass and what it is, by attributes of :class:`Fact`; its type tells the rest."""
     if factory is not MISSING:
         return field(default_factory=factory, metadata=facts)
     return field(default=default, metadata=facts)
