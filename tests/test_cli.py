@@ -16,7 +16,7 @@ import yaml
 
 import cli
 from commands.lightning import hardware
-from commands.run_folder.ownership import last_checkpoint
+from commands.lightning.stage_folder import last_checkpoint
 from commands.run_folder.systems import SYSTEMS
 from doppel.privacy.ledger import Ledger
 

@@ -29,8 +29,9 @@ from commands.lightning.hardware import check_hardware, settled_precision, uses_
 from commands.lightning.kept import CHECKPOINT, listed, refuse_unkept, with_needed
 from commands.lightning.own_code import place
 from commands.lightning.prompts import check_prompts
+from commands.lightning.stage_folder import claim, last_checkpoint, refuse_to_begin_again, wandb_id
 from commands.run_folder.manifest_writer import refuse_lost_ledger
-from commands.run_folder.ownership import claim, hold, last_checkpoint, ledger_of_run, refuse_to_begin_again, wandb_id
+from commands.run_folder.ownership import hold, ledger_of_run
 from commands.run_folder.private_files import learnt_from, of_runs
 from datamodules.data_module import TrainingDataModule, is_disclosable
 from datamodules.guards.overlap import Source

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from callbacks.wandb_artifacts import artifact, use_artifact
+from commands.lightning.stage_folder import wandb_id
 from commands.report.html import PAGE
-from commands.run_folder.ownership import wandb_id
 from commands.run_folder.run_folder import RunFolder
 
 _CONFIG = ("experiment", "seed", "epsilon", "commit", "base_model", "num_samples")

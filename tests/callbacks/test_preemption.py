@@ -21,7 +21,7 @@ from tiny_sampling import NUM_SAMPLES, read, sample
 import cli
 from callbacks.preemption import EXIT_STATUS, Preempted, Preemption
 from callbacks.slurm_job import SlurmJob
-from commands.run_folder.ownership import claim
+from commands.lightning.stage_folder import claim
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.noise import GaussianNoise

@@ -19,10 +19,10 @@ from wandb_records import OfflineRun, pieces
 import cli
 from callbacks.slurm_job import SlurmJob
 from callbacks.wandb_artifacts import artifact, harmless, never_fatal
+from commands.lightning.stage_folder import wandb_id
 from commands.report.wandb_report import log_report
 from commands.report.write import write_page
 from commands.run_folder.manifest_writer import lay_out
-from commands.run_folder.ownership import wandb_id
 from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.steps import File, Role
 from datamodules.guards.selection import Selection

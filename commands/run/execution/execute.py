@@ -17,9 +17,9 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
+from commands.lightning.stage_folder import last_checkpoint
 from commands.run.execution.forks import Forked, can_fork
 from commands.run_folder.manifest_writer import enter
-from commands.run_folder.ownership import last_checkpoint
 from commands.run_folder.places import PLACE, ROOT
 from commands.run_folder.steps import Step
 from doppel.console.heard import heard

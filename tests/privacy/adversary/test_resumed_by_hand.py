@@ -13,7 +13,7 @@ from signals import SignalAt
 
 import cli
 from callbacks.preemption import Preempted, Preemption
-from commands.run_folder.ownership import last_checkpoint
+from commands.lightning.stage_folder import last_checkpoint
 from doppel.privacy.ledger import Ledger
 from lightning_modules.causal_lm import UtteranceLM
 

@@ -1,0 +1,95 @@
+"""The folder of a training or a sampling: whose job it is, where it goes on, and which Weights & Biases run it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+from pathlib import Path
+
+from callbacks.slurm_job import SlurmJob
+from doppel.errors import UserError
+from doppel.files import write_text
+
+OWNER = "owner.json"
+WANDB_ID = "wandb_id"
+
+
+def claim(run_dir: Path, job: SlurmJob) -> None:
+    """Make the folder of a stage a job's own, so that tasks of one array never resume one another.
+
+    The first job that works in a folder writes its number there. The same job comes back after a requeue; a job that
+    was submitted later may go on where an earlier one stopped; another task of the same array may not, for both would
+    run now. All processes of a job may call this at once.
+
+    Raises:
+        UserError: The folder belongs to another task of the same array.
+    """
+    mine = json.dumps({"job": job.job, "task": job.task})
+    owner = SlurmJob(**json.loads(_write_once(run_dir / OWNER, mine)))
+    if owner.job == job.job and owner.task != job.task:
+        raise UserError(
+            f"{run_dir} belongs to array task {owner}, this is task {job}: give every task a --run_dir of its own, "
+            "such as RUN/$SLURM_ARRAY_TASK_ID/STAGE"
+        )
+    if owner != job:
+        write_text(run_dir / OWNER, f"{mine}\n")
+
+
+def last_checkpoint(run_dir: Path) -> str | None:
+    """Return the checkpoint from which the training of a stage goes on; None if there is none yet.
+
+    That is ``checkpoints/last.ckpt``. Lightning removes the file that this link names, then the link, and sets it anew:
+    after a kill at such a moment it is set here, to the newest other checkpoint, which was whole before anything was
+    removed. So a training that has no step left has its ``last.ckpt``, too.
+    """
+    folder = run_dir / "checkpoints"
+    last = folder / "last.ckpt"
+    others = sorted(filter(Path.is_file, folder.glob("*.ckpt")), key=lambda path: path.stat().st_mtime)
+    if not last.is_file() and others:
+        link = folder / f".last.ckpt.{os.uname().nodename}.{os.getpid()}"
+        link.symlink_to(others[-1].name)
+        link.replace(last)
+    return str(last) if last.is_file() else None
+
+
+def refuse_to_begin_again(run_dir: Path, is_private: bool) -> None:
+    """Refuse a training from the start in the folder of another one, which it would overwrite, and pay for again.
+
+    Raises:
+        UserError: The folder holds a checkpoint.
+    """
+    found = last_checkpoint(run_dir)
+    if found is not None:
+        cost = ", and every step would be charged again" if is_private else ""
+        raise UserError(
+            f"a training from the start would take the place of this checkpoint{cost}: give --ckpt_path last to resume "
+            "from it, or another --run_dir to begin anew",
+            about=found,
+        )
+
+
+def wandb_id(run_dir: Path, job: SlurmJob | None = None) -> str:
+    """Return the id of a stage's W&B run; what goes on in the folder, such as a requeued job, goes on with that run.
+
+    Returns:
+        STAGE[-JOB_TASK]-RANDOM, written to the folder: at most 64 characters, and no two folders share one. The task is
+        that of an array's job.
+    """
+    task = [] if job is None or job.task is None else [str(job)]
+    stage = re.sub(r"[^A-Za-z0-9_.]", "_", run_dir.resolve().name)[:24]
+    return _write_once(run_dir / WANDB_ID, "-".join([stage, *task, secrets.token_hex(4)]))
+
+
+def _write_once(path: Path, text: str) -> str:
+    """What the file says; ``text`` if it was not there. Of several processes one wins, and all return its text."""
+    draft = path.with_name(f".{path.name}.{os.uname().nodename}.{os.getpid()}")
+    draft.write_text(f"{text}\n", encoding="utf-8")
+    try:
+        os.link(draft, path)  # the file is there with its content, or not at all
+    except FileExistsError:
+        text = path.read_text(encoding="utf-8").strip()
+    finally:
+        draft.unlink()
+    return text
