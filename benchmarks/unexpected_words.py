@@ -18,8 +18,8 @@ from functools import cache
 from pathlib import Path
 
 from benchmarks.unexpected import COLUMNS, FUNCTIONS, NUM_HIDDEN, Trial, _turns, draw
+from commands.privacy.release_settings import Words
 from commands.run.execution.code_copy import version
-from commands.run.experiment.settings import Words
 from datamodules.reading.example import Unit
 from doppel.privacy.histogram import add_noise, unit_sums
 from doppel.privacy.spec import PrivacyArguments

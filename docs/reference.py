@@ -11,8 +11,9 @@ from typing import Any
 from docstring_parser import parse
 
 from commands.privacy.evolution_settings import Evolution
+from commands.privacy.release_settings import Attributes, Resampling, Topics, Words
 from commands.run.execution.slurm import Site
-from commands.run.experiment.settings import Adaptation, Attributes, Experiment, Resampling, Topics, Words
+from commands.run.experiment.settings import Adaptation, Experiment
 from commands.run_folder.places import PLACE
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.guards.redaction import Redaction

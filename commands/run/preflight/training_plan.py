@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from commands.privacy.histogram import read_labels
-from commands.run.experiment.settings import Attributes, Experiment
+from commands.privacy.release_settings import Attributes
+from commands.run.experiment.settings import Experiment
 from commands.run_folder.stage_config import StageConfig
 from commands.run_folder.steps import Step
 from commands.run_folder.systems import BASE_MODEL, System

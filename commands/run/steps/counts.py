@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from commands.run.experiment.settings import Attributes, Topics
+from commands.privacy.release_settings import Attributes, Topics
 from commands.run.steps.context import StepContext, file_of
 from commands.run.steps.trainings import Shares, files_of
 from commands.run_folder.steps import File, InputFile, Role, Step

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from commands.run.experiment.settings import Attributes, Experiment, Resampling, systems_of
+from commands.privacy.release_settings import Attributes, Resampling
+from commands.run.experiment.settings import Experiment, systems_of
 from commands.run.steps.adaptation import adaptation
 from commands.run.steps.context import StepContext, Wanted, file_of
 from commands.run.steps.counts import evolve, keep_saying, label_prompts, resample, rows, words

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from commands.lightning.kept import refuse_unkept
-from commands.run.experiment.settings import Attributes, Resampling, Topics
+from commands.privacy.release_settings import Attributes, Resampling, Topics
 from commands.run.steps.context import StepContext, file_of, read
 from commands.run_folder.sections import SECTIONS
 from commands.run_folder.steps import PUBLIC_TREES, File, InputFile, Step

@@ -21,12 +21,13 @@ from run_folders import go_on, mark
 import cli
 from callbacks.sample_metrics import cut_off_warning, none_will_do
 from commands.privacy.evolution_settings import Evolution
+from commands.privacy.release_settings import Topics, Words
 from commands.run import launch
 from commands.run.execution.settle import RunPlan
 from commands.run.execution.slurm import load_site
 from commands.run.experiment.changes import changes
 from commands.run.experiment.experiment import load, save, shipped
-from commands.run.experiment.settings import FACTS, Topics, Words
+from commands.run.experiment.settings import FACTS
 from commands.run.experiment.values import read_values
 from commands.run.steps.recipes import steps_of
 from doppel.errors import UserError

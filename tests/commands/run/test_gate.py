@@ -17,11 +17,12 @@ from run_folders import work_of
 
 import cli
 from commands.privacy.evolution_settings import Evolution
+from commands.privacy.release_settings import Attributes, Resampling, Topics, Words
 from commands.run import launch
 from commands.run import run as run_in_python
 from commands.run.execution import forks
 from commands.run.experiment.experiment import load, shipped
-from commands.run.experiment.settings import FACTS, Adaptation, Attributes, Experiment, Resampling, Topics, Words
+from commands.run.experiment.settings import FACTS, Adaptation, Experiment
 from commands.run.preflight import preflight
 from commands.run.preflight.models import check_model
 from commands.run.preflight.sources import inputs_of, read_sources
