@@ -13,11 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from commands.run.execution.execute import run_here
-from commands.run.execution.settle import make_folder, write
+from commands.run.execution.settle import begin, make_folder, write
 from commands.run.execution.slurm import load_site
 from commands.run.experiment.experiment import load
 from commands.run.experiment.values import read_values
-from commands.run.launch import begin
 from commands.run_folder.steps import Step
 
 #: Commands among the tools that samplings read from.

@@ -14,15 +14,14 @@ from commands.run.execution.execute import run_here
 from commands.run.execution.forks import answer, can_fork
 from commands.run.execution.grid import name_points, run_grid
 from commands.run.execution.jobs import submit_run
-from commands.run.execution.settle import make_folder, settle, write
-from commands.run.execution.slurm import Site, load_site, queued
+from commands.run.execution.settle import begin, make_folder, write
+from commands.run.execution.slurm import load_site
 from commands.run.experiment.experiment import load
 from commands.run.experiment.settings import Experiment
 from commands.run.experiment.values import Point, joined, read_grid, read_values
 from commands.run.preflight.preflight import preflight
 from commands.run.steps.run_plan import Mode, RunPlan
-from commands.run_folder.manifest_writer import refuse_lost_ledger
-from commands.run_folder.ownership import has_begun, hold
+from commands.run_folder.ownership import hold
 from doppel.console.heard import LOG, written_down
 from doppel.console.say import say
 from doppel.errors import UserError
@@ -128,19 +127,6 @@ def run(
     if mode == "check" and status == 0:
         say("nothing was spent; next: the same command without --check")
     return status
-
-
-def begin(experiment: Experiment, run: Path, site: Site) -> RunPlan:
-    """Return what an experiment has to do in a folder.
-
-    Raises:
-        UserError: The folder was begun with other settings, or its ledger is gone.
-    """
-    refuse_lost_ledger(run)
-    known = {file.stem: queued(run, file.stem) for file in (run / "slurm").glob("*.job")}
-    jobs = {name: job for name, job in known.items() if job is not None}
-    is_anew = not has_begun(run) and not jobs  # what a failed start left binds nobody
-    return settle(experiment, run, site, is_anew, jobs)
 
 
 def execute(plan: RunPlan, python: str, is_verbose: bool = False) -> int:

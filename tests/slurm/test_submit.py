@@ -72,7 +72,9 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     monkeypatch.setenv("CALLS", str(folder))
-    monkeypatch.setattr("commands.run.launch.refuse_lost_ledger", lambda run: None)  # what stands in charges nothing
+    monkeypatch.setattr(
+        "commands.run.execution.settle.refuse_lost_ledger", lambda run: None
+    )  # what stands in charges nothing
     return folder
 
 

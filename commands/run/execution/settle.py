@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from commands.run.execution.code_copy import version
-from commands.run.execution.slurm import Site
+from commands.run.execution.slurm import Site, queued
 from commands.run.experiment.changes import Change, changes, run_anew
 from commands.run.experiment.checks import check
 from commands.run.experiment.experiment import load, save
@@ -17,7 +17,8 @@ from commands.run.experiment.settings import Experiment, systems_of
 from commands.run.steps.recipes import steps_of
 from commands.run.steps.run_plan import RunPlan
 from commands.run_folder.inputs import keep, moved, refuse_lost
-from commands.run_folder.manifest_writer import declaration, declare, lay_out, refuse_old
+from commands.run_folder.manifest_writer import declaration, declare, lay_out, refuse_lost_ledger, refuse_old
+from commands.run_folder.ownership import has_begun
 from commands.run_folder.sections import SECTIONS
 from commands.run_folder.steps import Step
 from commands.run_folder.systems import main_of
@@ -30,23 +31,20 @@ from doppel.settings.yaml_files import dump
 _OF_TRAININGS = (*SECTIONS, "stages", "variants", "overlays", "save_every", "evolution")
 
 
-def settle(experiment: Experiment, run: Path, site: Site, is_anew: bool, jobs: Mapping[str, str]) -> RunPlan:
+def begin(experiment: Experiment, run: Path, site: Site) -> RunPlan:
     """Return what an experiment has to do in a folder, with the parser's digest and the versions of the code.
 
     Formal guarantees:
         What has begun keeps what binds it (:func:`~commands.run.experiment.changes.run_anew`). A step that is done runs
         anew only if nothing was trained, paid or released by it; of all others the record stays as it ran.
 
-    Args:
-        experiment: What is asked for.
-        run: The folder.
-        site: The cluster.
-        is_anew: Whether nothing binds the run to settings that were given before.
-        jobs: Step → id of its job in the queue.
-
     Raises:
-        UserError: The run was begun with other settings.
+        UserError: The run was begun with other settings, or its ledger is gone.
     """
+    refuse_lost_ledger(run)
+    known = {file.stem: queued(run, file.stem) for file in (run / "slurm").glob("*.job")}
+    jobs = {name: job for name, job in known.items() if job is not None}
+    is_anew = not has_begun(run) and not jobs  # what a failed start left binds nobody
     path = run / "experiment.yaml"
     parser, digest = experiment.parser, None
     if parser is not None:
