@@ -10,6 +10,7 @@ import yaml
 from commands.run.execution.slurm import Site, load_site
 from commands.run.experiment.values import read_grid, read_values
 from doppel.errors import UserError
+from doppel.settings.facts import facts_of
 from doppel.settings.yaml_files import dump, parse_yaml, read_yaml
 
 TIMES = ("90", "90:00", "12:00:00", "1-12", "1-12:30", "1-12:30:00")
@@ -20,7 +21,7 @@ def test_a_time_comes_to_sbatch_as_it_was_written_however_it_was_given(time: str
     """Without quotes too: YAML 1.1 reads 12:00:00 as 43200, in base 60."""
     file = tmp_path / "site.yaml"
     file.write_text(f"fit_time: {time}\n")
-    for site in (load_site(file), load_site(tmp_path.joinpath("site.yaml"), read_values([f"predict_time={time}"]))):
+    for site in (load_site(file), load_site(tmp_path.joinpath("site.yaml"), read_values([f"predict_time={time}"], facts_of(Site)))):
         assert f"--time={time}" in site.sbatch("fit", tmp_path)
     assert f"--time={time}" in site.sbatch("predict", tmp_path)
     (point, other) = read_grid([f"trainer.max_time={time},7:00:00"])
@@ -49,7 +50,7 @@ def test_what_is_no_time_is_refused_with_the_forms_that_are(time: str, tmp_path:
 )
 def test_numbers_are_those_of_people(text: str, value: object) -> None:
     assert parse_yaml(text) == value and parse_yaml(dump({"a": text}))["a"] == text
-    assert load_site(None, {"account": parse_yaml(text)}).account == str(value)
+    assert load_site(None, read_values([f"account={text}"], facts_of(Site))).account == text, "a name is no number"
 
 
 def test_an_error_names_the_field_and_what_it_was_given_by(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -137,9 +137,6 @@ class Site:
         return ["sbatch", "--parsable", *(f"--{k}={v}" for k, v in options.items() if v is not None), *more]
 
 
-_TEXTS = {field.name for field in fields(Site) if "str |" in str(field.type) or field.type == "str"}
-
-
 def _times(memory: str | None, tasks: int) -> str | None:
     """The memory of several processes."""
     match = _MEMORY.fullmatch(memory or "")
@@ -162,11 +159,8 @@ def load_site(path: Path | None = None, changes: Mapping[str, Any] | None = None
     if not profile.is_file():
         known = ", ".join(sorted(path.stem for path in profile.parent.glob("*.yaml")))
         raise UserError(f"there is no profile {profile.stem} in {profile.parent}: give one of {known}")
-    layers[str(profile)] = read_yaml(profile)
+    layers[str(profile)] = read_yaml(profile, facts_of(Site))
     for where, layer in layers.items():
-        for key in _TEXTS & layer.keys():
-            if type(layer[key]) in (int, float):  # an account 4711, or 90 minutes
-                layer[key] = str(layer[key])
         try:
             Site(**build(Site, layer, where))
         except UserError as error:

@@ -10,18 +10,19 @@ import yaml
 
 from commands.run.experiment.settings import FACTS
 from doppel.errors import UserError
+from doppel.settings.facts import Fact
 from doppel.settings.yaml_files import parse_yaml
 
 Point = dict[str, Any]
 
 
-def read_values(words: list[str] | None) -> Point:
-    """Read fields of an experiment and their values, from NAME=VALUE words.
+def read_values(words: list[str] | None, facts: Fact = FACTS) -> Point:
+    """Read fields and their values, from NAME=VALUE words: of an experiment, or of what facts tell.
 
     Raises:
         UserError: A word is no such pair, or a name is given twice.
     """
-    return {name: _value(text, name) for name, text in _pairs(words or [])}
+    return {name: _value(text, facts.below(name)) for name, text in _pairs(words or [])}
 
 
 def read_grid(words: list[str]) -> list[Point]:
@@ -30,7 +31,7 @@ def read_grid(words: list[str]) -> list[Point]:
     Raises:
         UserError: A word is no such pair, its values are no YAML, none, or one of them twice.
     """
-    choices = {name: _value(f"[{text}]", name) for name, text in _pairs(words)}
+    choices = {name: _value(f"[{text}]", FACTS.below(name)) for name, text in _pairs(words)}
     for name, values in choices.items():
         if not values:
             raise UserError(f"--grid: {name} has no value: give some, such as {name}=1,2")
@@ -63,9 +64,9 @@ def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
         yield name, text
 
 
-def _value(text: str, name: str) -> Any:
-    """A text as a YAML file has it below a dotted name."""
+def _value(text: str, fact: Fact) -> Any:
+    """A text as a YAML file has it."""
     try:
-        return parse_yaml(text, FACTS.below(name))
+        return parse_yaml(text, fact)
     except yaml.YAMLError as error:
         raise UserError(f"{text!r} is no YAML: {' '.join(str(error).split())}") from error
