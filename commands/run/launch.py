@@ -12,10 +12,9 @@ from commands.lightning.own_code import find_here
 from commands.run.closing import tell_result
 from commands.run.execution.execute import run_here
 from commands.run.execution.forks import answer, can_fork
-from commands.run.execution.grid import name_points, run_grid
-from commands.run.execution.jobs import submit_run
+from commands.run.execution.jobs import name_points, run_grid, submit_run
 from commands.run.execution.settle import begin, make_folder, write
-from commands.run.execution.slurm import load_site
+from commands.run.execution.slurm import Site, load_site
 from commands.run.experiment.experiment import load
 from commands.run.experiment.settings import Experiment
 from commands.run.experiment.values import Point, joined, read_grid, read_values
@@ -25,6 +24,7 @@ from commands.run_folder.ownership import hold
 from doppel.console.heard import LOG, written_down
 from doppel.console.say import say
 from doppel.errors import UserError
+from doppel.settings.facts import facts_of
 
 
 def run(
@@ -94,7 +94,7 @@ def run(
     os.environ.setdefault("WANDB_SILENT", "true")
     find_here()
     changes = joined(read_values(set), _given(epsilon=epsilon, seed=seed, systems=systems, parser=parser))
-    cluster = load_site(site, joined(read_values(slurm), _given(profile=profile, nodes=nodes)))
+    cluster = load_site(site, joined(read_values(slurm, facts_of(Site)), _given(profile=profile, nodes=nodes)))
     folder = Path(os.path.abspath(run_dir))
 
     def make(point: Point, name: str) -> RunPlan:

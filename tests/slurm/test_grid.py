@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from commands.run.execution.grid import name_points
+from commands.run.execution.jobs import name_points
 from commands.run.experiment.experiment import load, shipped
 from commands.run.experiment.values import read_grid
 from commands.run.steps.recipes import steps_of
