@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from commands.run_folder.manifest import Entry, Manifest
@@ -11,7 +13,8 @@ from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.steps import RELEASED
 from commands.run_folder.systems import system
 from doppel.console.ledger import FILE_NAME
-from doppel.privacy.accounting import Accountant, CalibrationError, Mechanism, cross_check
+from doppel.files import run_of
+from doppel.privacy.accounting import Accountant, CalibrationError, Mechanism, compute_epsilon, cross_check
 from doppel.privacy.ledger import Ledger
 
 #: The command that lets samples evolve by private votes.
@@ -143,3 +146,25 @@ def taken_as_given(bases: Iterable[str | None], versions: Iterable[str | None]) 
         "on file",
         "that nobody forged the files of the run",
     ]
+
+
+def of_runs(folder: Path) -> str | None:
+    """Return ε of each run of a folder, and of all together on the same people; None where it holds no runs."""
+    if not folder.is_dir() or (folder / FILE_NAME).is_file() or (run_of(folder) / FILE_NAME).is_file():
+        return None
+    summaries = {
+        record.folder: Ledger(record.folder / FILE_NAME).summary()
+        for record in RunFolder.find(folder)
+        if (record.folder / FILE_NAME).is_file()
+    }
+    mechanisms = [m for summary in summaries.values() for m in summary["mechanisms"]]
+    if not mechanisms:
+        return None
+    lines = [f"{path.relative_to(folder)}: {summary['statement']}" for path, summary in summaries.items()]
+    delta = min(m["delta"] for m in mechanisms)
+    spent = [Mechanism(m["sample_rate"], m["noise_multiplier"], m["done_steps"]) for m in mechanisms]
+    steps = [max(m["done_steps"], m["planned_steps"]) for m in mechanisms]
+    whole = [replace(own, steps=num) for own, num in zip(spent, steps, strict=True) if own.steps]
+    epsilon, so_far = compute_epsilon(whole, delta), compute_epsilon(spent, delta)
+    text = f"All {len(summaries)} runs together, on the same people: epsilon = {epsilon:.4g} at delta = {delta:.3g}"
+    return "\n".join([*lines, f"{text}, by the pld accountant; spent so far: epsilon = {so_far:.4g}."])

@@ -21,7 +21,10 @@ def test_a_time_comes_to_sbatch_as_it_was_written_however_it_was_given(time: str
     """Without quotes too: YAML 1.1 reads 12:00:00 as 43200, in base 60."""
     file = tmp_path / "site.yaml"
     file.write_text(f"fit_time: {time}\n")
-    for site in (load_site(file), load_site(tmp_path.joinpath("site.yaml"), read_values([f"predict_time={time}"], facts_of(Site)))):
+    for site in (
+        load_site(file),
+        load_site(tmp_path.joinpath("site.yaml"), read_values([f"predict_time={time}"], facts_of(Site))),
+    ):
         assert f"--time={time}" in site.sbatch("fit", tmp_path)
     assert f"--time={time}" in site.sbatch("predict", tmp_path)
     (point, other) = read_grid([f"trainer.max_time={time},7:00:00"])

@@ -97,7 +97,7 @@ def run_grid(
         failed = status if status in _ENDED else failed or min(status, 1)
         summary.append(f"{name}: finished" if status == 0 else f"{name}: FAILED with status {status}")
     if mode == "local":
-        from commands.run.execution.ledger import of_runs  # which reads runs, and is no part of them
+        from commands.privacy.coverage import of_runs  # which reads runs, and is no part of them
 
         summary += (of_runs(runs) or "").splitlines()[-1:]
     lead = "# " if mode == "dry-run" else ""

@@ -3,40 +3,15 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from json import dumps as to_json
 from pathlib import Path
 
-from commands.privacy.coverage import covered_summary
+from commands.privacy.coverage import covered_summary, of_runs
 from commands.run.execution.slurm import load_site
 from commands.run_folder.run_folder import RunFolder
 from doppel.console.collection import no_collection
 from doppel.console.ledger import FILE_NAME, SITE, find, tables
-from doppel.files import run_of
-from doppel.privacy.accounting import Mechanism, compute_epsilon
 from doppel.privacy.ledger import Ledger
-
-
-def of_runs(folder: Path) -> str | None:
-    """Return ε of each run of a folder, and of all together on the same people; None where it holds no runs."""
-    if not folder.is_dir() or (folder / FILE_NAME).is_file() or (run_of(folder) / FILE_NAME).is_file():
-        return None
-    summaries = {
-        record.folder: Ledger(record.folder / FILE_NAME).summary()
-        for record in RunFolder.find(folder)
-        if (record.folder / FILE_NAME).is_file()
-    }
-    mechanisms = [m for summary in summaries.values() for m in summary["mechanisms"]]
-    if not mechanisms:
-        return None
-    lines = [f"{path.relative_to(folder)}: {summary['statement']}" for path, summary in summaries.items()]
-    delta = min(m["delta"] for m in mechanisms)
-    spent = [Mechanism(m["sample_rate"], m["noise_multiplier"], m["done_steps"]) for m in mechanisms]
-    steps = [max(m["done_steps"], m["planned_steps"]) for m in mechanisms]
-    whole = [replace(own, steps=num) for own, num in zip(spent, steps, strict=True) if own.steps]
-    epsilon, so_far = compute_epsilon(whole, delta), compute_epsilon(spent, delta)
-    text = f"All {len(summaries)} runs together, on the same people: epsilon = {epsilon:.4g} at delta = {delta:.3g}"
-    return "\n".join([*lines, f"{text}, by the pld accountant; spent so far: epsilon = {so_far:.4g}."])
 
 
 @no_collection()
