@@ -19,9 +19,8 @@ from source_modules import ROOT
 
 import cli
 from cli import COMMANDS, MORE, STEPS
-from commands.run.experiment.experiment import load, shipped
+from commands.run.experiment.experiment import load, read_values, shipped
 from commands.run.experiment.settings import FACTS
-from commands.run.experiment.values import read_values
 from datamodules.parser_data_module import ParserDataModule
 from docs.reference import SECTIONS
 from doppel.console.command import command_parser, reads_words

@@ -12,7 +12,7 @@ import pytest
 from source_modules import ROOT
 
 from commands.run import run
-from commands.run.experiment.values import read_values
+from commands.run.experiment.experiment import read_values
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 

@@ -14,8 +14,7 @@ from markdown_blocks import ROOT, blocks, commands, words
 from run_folders import work_of
 
 import cli
-from commands.run.experiment.experiment import load
-from commands.run.experiment.values import read_values
+from commands.run.experiment.experiment import load, read_values
 from commands.run.preflight.sources import read_sources
 from datamodules.reading.columns import USUAL
 from datamodules.unit_data_module import UnitBatch

@@ -15,8 +15,7 @@ from pathlib import Path
 from commands.run.execution.execute import run_here
 from commands.run.execution.settle import begin, make_folder, write
 from commands.run.execution.slurm import load_site
-from commands.run.experiment.experiment import load
-from commands.run.experiment.values import read_values
+from commands.run.experiment.experiment import load, read_values
 from commands.run_folder.steps import Step
 
 #: Commands among the tools that samplings read from.

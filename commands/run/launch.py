@@ -15,9 +15,8 @@ from commands.run.execution.forks import answer, can_fork
 from commands.run.execution.jobs import name_points, run_grid, submit_run
 from commands.run.execution.settle import begin, make_folder, write
 from commands.run.execution.slurm import Site, load_site
-from commands.run.experiment.experiment import load
+from commands.run.experiment.experiment import Point, joined, load, read_grid, read_values
 from commands.run.experiment.settings import Experiment
-from commands.run.experiment.values import Point, joined, read_grid, read_values
 from commands.run.preflight.preflight import preflight
 from commands.run.steps.run_plan import Mode, RunPlan
 from commands.run_folder.ownership import hold

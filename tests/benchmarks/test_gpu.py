@@ -16,8 +16,7 @@ from benchmarks.gpu import parts, scores
 from benchmarks.gpu.jobs import Job, Place, jobs
 from benchmarks.gpu.synthesize import makes_samples
 from commands.lightning import train
-from commands.run.experiment.experiment import load
-from commands.run.experiment.values import read_values
+from commands.run.experiment.experiment import load, read_values
 from commands.run.steps.recipes import steps_of
 
 ROOT = Path(__file__).resolve().parents[2]

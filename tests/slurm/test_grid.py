@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from commands.run.execution.jobs import name_points
-from commands.run.experiment.experiment import load, shipped
-from commands.run.experiment.values import read_grid
+from commands.run.experiment.experiment import load, read_grid, shipped
 from commands.run.steps.recipes import steps_of
 from doppel.errors import UserError
 from tests.slurm.launches import jobs_in, launch

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from commands.run.execution.slurm import Site, load_site
-from commands.run.experiment.values import read_grid, read_values
+from commands.run.experiment.experiment import read_grid, read_values
 from doppel.errors import UserError
 from doppel.settings.facts import facts_of
 from doppel.settings.yaml_files import dump, parse_yaml, read_yaml

@@ -1,12 +1,15 @@
-"""An experiment's file: read with what it is based on, and written."""
+"""An experiment: read from its file, what that is based on and NAME=VALUE words of the command line; and written."""
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from commands.run.experiment.checks import check
 from commands.run.experiment.settings import FACTS, Experiment
@@ -14,8 +17,11 @@ from commands.run_folder.places import ROOT, absolute
 from commands.run_folder.sections import SECTIONS, read_experiment, with_sections
 from commands.run_folder.systems import USUAL
 from doppel.errors import UserError
-from doppel.settings.yaml_files import build, dump, fill_in, listed, merge
+from doppel.files import write_text
+from doppel.settings.facts import Fact
+from doppel.settings.yaml_files import build, dump, fill_in, listed, merge, parse_yaml
 
+Point = dict[str, Any]
 EXPERIMENTS = ROOT / "configs" / "experiments"
 
 
@@ -79,9 +85,43 @@ def shipped(name: str) -> Path:
 
 def save(experiment: Experiment, path: Path) -> None:
     """Write an experiment as :func:`load` reads it."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(dump(experiment.as_dict()), encoding="utf-8")
-    partial.replace(path)
+    write_text(path, dump(experiment.as_dict()))
+
+
+def read_values(words: list[str] | None, facts: Fact = FACTS) -> Point:
+    """Read fields and their values, from NAME=VALUE words: of an experiment, or of what facts tell.
+
+    Raises:
+        UserError: A word is no such pair, or a name is given twice.
+    """
+    return {name: _value(text, facts.below(name)) for name, text in _pairs(words or [])}
+
+
+def read_grid(words: list[str]) -> list[Point]:
+    """Return all combinations of the values of fields, from NAME=VALUE,VALUE words; the last field varies fastest.
+
+    Raises:
+        UserError: A word is no such pair, its values are no YAML, none, or one of them twice.
+    """
+    choices = {name: _value(f"[{text}]", FACTS.below(name)) for name, text in _pairs(words)}
+    for name, values in choices.items():
+        if not values:
+            raise UserError(f"--grid: {name} has no value: give some, such as {name}=1,2")
+        for place, value in enumerate(values):
+            if value in values[:place]:
+                raise UserError(f"--grid: {name} is {value} twice, in two runs of equal settings: give it once")
+    return [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
+
+
+def joined(values: Point, more: Point) -> Point:
+    """Join fields that two options give.
+
+    Raises:
+        UserError: Both give one.
+    """
+    for name in values.keys() & more.keys():
+        raise UserError(f"{name} is given twice, as {values[name]} and as {more[name]}: give it once")
+    return values | more
 
 
 def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
@@ -121,3 +161,23 @@ def _epsilon(value: Any, path: Path) -> float:
     if not epsilon > 0:
         raise UserError(f"epsilon is {value}: give a number above 0, or inf", about=path)
     return epsilon
+
+
+def _pairs(words: list[str]) -> Iterator[tuple[str, str]]:
+    seen = set()
+    for word in words:
+        name, sign, text = word.removeprefix("--").partition("=")
+        if not sign:
+            raise UserError(f"{word!r} is no NAME=VALUE: give one such as data.batch_size=64")
+        if name in seen:
+            raise UserError(f"{name} is given twice: give it once")
+        seen.add(name)
+        yield name, text
+
+
+def _value(text: str, fact: Fact) -> Any:
+    """A text as a YAML file has it."""
+    try:
+        return parse_yaml(text, fact)
+    except yaml.YAMLError as error:
+        raise UserError(f"{text!r} is no YAML: {' '.join(str(error).split())}") from error

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 from commands.privacy.gradient_norms import build, choices, measure, micro_batches, quantiles, recommend
-from commands.run.experiment.experiment import load
+from commands.run.experiment.experiment import load, read_values
 from commands.run.experiment.settings import Experiment
-from commands.run.experiment.values import read_values
 from commands.run.steps.recipes import steps_of
 from commands.run_folder.private_files import of_experiment
 from datamodules.guards.overlap import refuse_private

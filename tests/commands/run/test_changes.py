@@ -26,9 +26,8 @@ from commands.run import launch
 from commands.run.execution.settle import RunPlan
 from commands.run.execution.slurm import load_site
 from commands.run.experiment.changes import changes
-from commands.run.experiment.experiment import load, save, shipped
+from commands.run.experiment.experiment import load, read_values, save, shipped
 from commands.run.experiment.settings import FACTS
-from commands.run.experiment.values import read_values
 from commands.run.steps.recipes import steps_of
 from doppel.errors import UserError
 from doppel.settings.yaml_files import dump, parse_yaml

@@ -10,8 +10,7 @@ from run_folders import work_of
 from table_files import write_table
 
 from commands.quality.evaluate import evaluate
-from commands.run.experiment.experiment import load, save, shipped
-from commands.run.experiment.values import read_values
+from commands.run.experiment.experiment import load, read_values, save, shipped
 from commands.run.preflight.sources import check_files, read_sources
 from commands.run.steps.recipes import steps_of
 from datamodules.reading.columns import Columns

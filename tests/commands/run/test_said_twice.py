@@ -9,8 +9,7 @@ import pytest
 
 import cli
 from commands.report.names import read_names
-from commands.run.experiment.experiment import load, shipped
-from commands.run.experiment.values import read_grid
+from commands.run.experiment.experiment import load, read_grid, shipped
 from doppel.console.command import call
 from doppel.errors import UserError
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from commands.run.experiment.experiment import load
+from commands.run.experiment.experiment import load, read_values
 from commands.run.experiment.settings import FACTS, Experiment
-from commands.run.experiment.values import read_values
 from commands.run_folder.sections import SECTIONS
 from doppel.settings.facts import LEVELS, Fact
 from doppel.settings.yaml_files import dump
