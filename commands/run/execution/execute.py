@@ -27,7 +27,7 @@ from doppel.console.ledger import FILE_NAME
 from doppel.console.parent import VARIABLE
 from doppel.console.say import say
 from doppel.errors import UserError
-from doppel.files import run_of
+from doppel.files import run_of, write_text
 from doppel.privacy.ledger import Ledger
 
 #: Rough seconds of the kinds, from which the time left is guessed.
@@ -166,20 +166,13 @@ def run_stage(
         say(f"error: killed, as a system does where memory runs out: {more}{less}", is_error=True)
     if status == 0 and mark is not None:
         enter(mark.parent.parent, mark.name)
-        mark.parent.mkdir(parents=True, exist_ok=True)
-        partial = mark.with_name(f"{mark.name}.partial")
-        partial.write_text(f"{int(time.time() - start)}\n", encoding="utf-8")
-        partial.replace(mark)
+        write_text(mark, f"{int(time.time() - start)}\n")
     return 143 if is_ended and status == 0 else status
-
-
-def _is_first_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
 
 
 def _on_sigterm(handler: Any) -> None:
     """Set what SIGTERM does, where Python allows it: in the first thread."""
-    if _is_first_thread():
+    if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
 
 

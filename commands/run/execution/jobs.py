@@ -12,8 +12,7 @@ from pathlib import Path
 from commands.run.execution.code_copy import copy_code
 from commands.run.execution.settle import write
 from commands.run.execution.slurm import Site, queued, submit
-from commands.run.experiment.experiment import save
-from commands.run.experiment.values import Point
+from commands.run.experiment.experiment import Point, save
 from commands.run.steps.run_plan import Mode, RunPlan
 from commands.run_folder.places import PLACE
 from commands.run_folder.steps import Step
@@ -93,7 +92,11 @@ def run_grid(
             summary.append(f"{name}: not started")
             continue
         say(f"━━ {name}")
-        status = _status(plan, go)
+        try:
+            status = go(plan)
+        except UserError as error:  # what it refuses after all is said at once
+            sys.stderr.write(f"error: {error}\n")
+            status = 2
         failed = status if status in _ENDED else failed or min(status, 1)
         summary.append(f"{name}: finished" if status == 0 else f"{name}: FAILED with status {status}")
     if mode == "local":
@@ -103,15 +106,6 @@ def run_grid(
     lead = "# " if mode == "dry-run" else ""
     sys.stdout.write("".join(f"{lead}{line}\n" for line in summary))
     return failed
-
-
-def _status(plan: RunPlan, go: Callable[[RunPlan], int]) -> int:
-    """What came of a run; what it refuses after all is said at once."""
-    try:
-        return go(plan)
-    except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
 
 
 def submit_run(plan: RunPlan, site: Site, is_dry: bool) -> None:

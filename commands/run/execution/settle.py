@@ -110,7 +110,6 @@ def write(plan: RunPlan, overwrite: bool) -> None:
     What is written of a step that is done stays: it says what ran.
 
     Args:
-        plan: What is to be done.
         overwrite: Whether configurations may change; a run whose jobs have copied code keeps those that it has,
             unless it has not begun, or a setting of theirs has changed.
     """
