@@ -36,7 +36,6 @@ def preflight(plan: RunPlan, mode: Mode, is_here: bool, call: Caller | None = No
     built, and no file is opened.
 
     Args:
-        plan: What is to be done.
         mode: How; ``check`` starts nothing, so it asks nothing.
         is_here: Whether the steps are to run on this machine.
         call: Calls a function where what trains is imported; None: here.
@@ -70,13 +69,9 @@ def preflight(plan: RunPlan, mode: Mode, is_here: bool, call: Caller | None = No
 
 
 def first_refusal(steps: Sequence[Step], folder: str, run: str, is_here: bool) -> str | None:
-    """Parse the configurations of steps, each by its own command; why the first one of them would fail, if one would.
+    """Parse the configurations of steps, which lie in a folder; why the first one would fail, if one would.
 
-    Args:
-        steps: Trainings and samplings, or others, which import nothing that trains.
-        folder: Where their configurations lie.
-        run: The run folder.
-        is_here: Whether they are to run on this machine.
+    Trainings and samplings are asked apart from other steps, which import nothing that trains.
     """
     for step in steps:
         path = f"{folder}/{step.name}.yaml"
@@ -89,9 +84,8 @@ def first_refusal(steps: Sequence[Step], folder: str, run: str, is_here: bool) -
                 parser = command_parser(load(STEPS[step.command]), f"cli.py step {step.command}")
                 parser.instantiate(parser.parse_args(["--config", path]))
         except (UserError, ValueError) as error:
-            cause = (
-                error if isinstance(error, UserError) else error.__cause__
-            )  # jsonargparse wraps what __init__ raises
+            # jsonargparse wraps what __init__ raises
+            cause = error if isinstance(error, UserError) else error.__cause__
             if not isinstance(cause, UserError):
                 raise
             reason = str(cause).replace(f" ({path})", "").replace(f"{path}: ", "")  # which will be gone

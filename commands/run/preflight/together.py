@@ -22,14 +22,10 @@ from doppel.privacy.spec import PrivacyArguments
 
 
 def together(plan: RunPlan, plans: Mapping[str, Readiness | Outlook]) -> str | None:
-    """Compose what the systems of a run will spend with what all runs on the same data have begun.
+    """Compose what the systems of a run will spend, each by its plan, with what all runs on the same data have begun.
 
     Formal guarantees:
         A function of public numbers, of ledgers, and of which of them hold the fingerprint of the data.
-
-    Args:
-        plan: What is to be done.
-        plans: System → what it is about to do.
 
     Returns:
         A sentence; None where one system alone spends, and no other run is known.
