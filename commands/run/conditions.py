@@ -71,11 +71,8 @@ def check_trees(run: Path, path: Path, is_public: bool) -> int:
     Raises:
         UserError: They are neither, or not trees; the message says which line.
     """
-    from commands.lightning.prompts import (
-        PROMPTS,
-        refuse_private_lines,
-        why_not_released,
-    )  # torch, for which no --help waits
+    # torch, for which no --help waits
+    from commands.lightning.prompts import PROMPTS, refuse_private_lines, why_not_released
 
     if not path.is_file():
         raise DataError(f'there is no file {path}: give JSON lines with "parse"')

@@ -65,8 +65,7 @@ def run_anew(
     Args:
         run: The run folder.
         old: Its steps under the settings that it was started with.
-        new: Those under the settings that are asked for.
-        found: What differs between these.
+        new: Those under the settings that are asked for, of which ``found`` tells what differs.
         jobs: Steps whose jobs are in the queue.
         others: Files that are called as they were, and are others now.
 

@@ -41,9 +41,8 @@ def adaptation(
     low = context.checkpoint("none/parser")
     public = [str(data / "public.jsonl")]
     steps = [_partition(context, task), fit_parser(replace(context, place="none"), "parser", "parser_low", public)]
-    context = replace(
-        context, columns=None, train_path=str(context.folder / ANNOTATED)
-    )  # what the split writes has usual columns
+    # what the split writes has usual columns
+    context = replace(context, columns=None, train_path=str(context.folder / ANNOTATED))
     steps += _score(context, task, "none", low)
     private = InputFile("adaptation.train", str(data / "private.jsonl"), "private", unit="dialogue")
     steps.append(annotate_private(context, low, private))
@@ -75,17 +74,10 @@ def _partition(context: StepContext, task: Adaptation) -> Step:
 def _score(context: StepContext, task: Adaptation, name: str, parser: str) -> list[Step]:
     """Accuracy of a parser on the test."""
     context = replace(context, place=name)
-    test, predicted, out = (
-        context.folder / "data/test.jsonl",
-        context.at("parsed_test.jsonl"),
-        context.at("parser_metrics.json"),
-    )
-    options = {
-        "predicted": context.folder / predicted,
-        "function": [task.missing],
-        "gold": test,
-        "out": context.folder / out,
-    }
+    test, predicted = context.folder / "data/test.jsonl", context.at("parsed_test.jsonl")
+    out = context.at("parser_metrics.json")
+    options = {"predicted": context.folder / predicted, "function": [task.missing], "gold": test}
+    options |= {"out": context.folder / out}
     writes, reads = [File(out, "metrics", name)], [context.folder / predicted, test]
     return [
         annotate(context, "annotate_test", test, parser, predicted),

@@ -73,9 +73,8 @@ def resample(context: StepContext, system: System, stage: str, shares: Shares, t
     train = training.train_file if training is not None and context.draw == 1 else None
     releases = train is not None
     files = {"pool": context.folder / pool, "out": context.folder / writes}
-    again = (
-        {"shares": context.folder / folder / "marginals.json", "only": context.wanted.only} if context.draw > 1 else {}
-    )
+    told = {"shares": context.folder / folder / "marginals.json", "only": context.wanted.only}
+    again = told if context.draw > 1 else {}
     options |= {"num_samples": experiment.num_samples, **again, "seed": experiment.seed}
     return context.step(
         "resample",
