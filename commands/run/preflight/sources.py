@@ -106,12 +106,8 @@ def check_sources(experiment: Experiment) -> None:
     counts = None if experiment.resampling is None else experiment.resampling.of
     chosen = {system.learns for system in learners} if experiment.candidates > 1 else set()
     chooses = "parse" in chosen and not (experiment.fluent and experiment.public_parser is None)
-    parser, is_asked = experiment.public_parser, chooses or experiment.write_parses or counts == "utterances"
-    if is_asked and (parser is None or not Path(parser).is_file()):
-        raise UserError(
-            f"public_parser is {parser or 'not named'}, and is to choose among the samples or to write trees: give "
-            "RUN/parser/checkpoints/last.ckpt of a parser that was not trained on the private requests"
-        )
+    if chooses or experiment.write_parses or counts == "utterances":
+        _check_public_parser(experiment)
     if experiment.attributes is not None:
         sources = check_schema(experiment.attributes.schema).schema.sources
         if sources and experiment.write_parses and any(system.has_attributes for system in learners):
@@ -228,6 +224,16 @@ def texts_of_topics(experiment: Experiment) -> str | None:
     if "topics" not in experiment.systems:
         return None
     return experiment.topic_settings.public_texts(experiment.reference)
+
+
+def _check_public_parser(experiment: Experiment) -> None:
+    """The parser that chooses is named, and is there."""
+    parser = experiment.public_parser
+    if parser is None or not Path(parser).is_file():
+        raise UserError(
+            f"public_parser is {parser or 'not named'}, and is to choose among the samples or to write trees: give "
+            "RUN/parser/checkpoints/last.ckpt of a parser that was not trained on the private requests"
+        )
 
 
 def _check_base(experiment: Experiment) -> None:

@@ -23,6 +23,7 @@ from signals import SignalAt
 import cli
 from callbacks import preemption
 from callbacks.preemption import INTERRUPTED, Preempted, Preemption
+from commands.lightning.stage_folder import last_checkpoint
 from commands.run_folder import ownership
 from doppel.errors import UserError
 from doppel.files import sha256_of
@@ -40,7 +41,7 @@ def train(
     """A private run of ten steps, five in an epoch, or what of it is left; its last.ckpt."""
     keeper = ModelCheckpoint(folder / "checkpoints", "{step}", every_n_epochs=1, save_last="link")
     callbacks = [keeper, Preemption(every_n_minutes=every_n_minutes), privacy(folder), *extra]
-    options: dict[str, Any] = {"max_epochs": max_epochs, "ckpt_path": ownership.last_checkpoint(folder)}
+    options: dict[str, Any] = {"max_epochs": max_epochs, "ckpt_path": last_checkpoint(folder)}
     model, data = UtteranceLM(base_model=tiny_model), data_module(corpus)
     assert fit(folder, model, data, callbacks, enable_checkpointing=True, **options).state.finished
     return folder / "checkpoints" / "last.ckpt"
@@ -112,7 +113,7 @@ def test_a_crash_costs_at_most_a_twentieth_of_the_steps(
     with pytest.raises(RuntimeError, match="crash"):
         train(tmp_path, tiny_model, corpus, CrashAt(crash), max_epochs=16)
     assert (steps_of(tmp_path) if kept else 0) == kept and done_steps(tmp_path) == crash + 1
-    assert ownership.last_checkpoint(tmp_path) is not None or not kept
+    assert last_checkpoint(tmp_path) is not None or not kept
     assert crash - kept < checkpoint_every(80) == 4
 
 
