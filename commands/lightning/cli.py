@@ -25,7 +25,7 @@ from callbacks.progress_lines import ProgressInPlace, ProgressLines
 from callbacks.slurm_job import SlurmJob
 from callbacks.wandb_artifacts import never_fatal
 from commands.lightning.arguments import PRIVACY, DoppelArgumentParser, listed_privacy, no_prompts
-from commands.lightning.hardware import check_hardware, settled_precision, uses_cpu
+from commands.lightning.hardware import check_hardware, settled_precision, uses_cpu, what_auto_saves
 from commands.lightning.kept import CHECKPOINT, listed, refuse_unkept, with_needed
 from commands.lightning.own_code import place
 from commands.lightning.prompts import check_prompts
@@ -273,6 +273,9 @@ class DoppelCLI(LightningCLI):
         self.refuse_settings(config)
         if self.trains and uses_cpu(str(trainer.accelerator)):
             keep_freed_memory()
+        asks = self.trains and config.privacy is not None and rank_zero_only.rank == 0
+        if asks and (words := what_auto_saves(str(trainer.accelerator), str(trainer.precision))) is not None:
+            rank_zero_info(words)
         self.save_config_kwargs = {"given": config.clone()}
         settle_strategy(trainer)
         if self.subcommand == "fit" and config.run_dir is None and _is_nowhere(config):

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from commands.lightning import hardware
-from commands.lightning.hardware import settled_precision, supports
+from commands.lightning.hardware import seconds_of_product, settled_precision, supports, what_auto_saves
 
 ROOT = Path(__file__).resolve().parents[3]
 CU126 = ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]
@@ -68,6 +68,32 @@ def test_a_slow_precision_is_left_as_it_is_and_warned_of(precision: str, monkeyp
     monkeypatch.setattr(hardware, "rank_zero_warn", warnings.append)
     assert settled_precision("cpu", precision) == precision
     assert len(warnings) == (precision != "32-true")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "accelerator", "precision", "told"),
+    [
+        ("has bfloat16", "auto", "32-true", "8.0 times as long as in bf16-mixed, and activations twice the memory"),
+        ("has none", "gpu", "32-true", "8.0 times as long as in 16-mixed"),
+        ("has bfloat16", "auto", "bf16-mixed", None),
+        ("has bfloat16", "cpu", "32-true", None),
+        (None, "auto", "32-true", None),
+    ],
+)
+def test_a_training_in_float32_on_a_gpu_is_told_what_auto_saves(
+    gpu: str | None, accelerator: str, precision: str, told: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu is not None)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: gpu == "has bfloat16")
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "a GPU")
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    monkeypatch.setattr(hardware, "seconds_of_product", lambda device, dtype: 4.0 if dtype is torch.float32 else 0.5)
+    found = what_auto_saves(accelerator, precision)
+    assert found is None if told is None else found is not None and told in found and "\n" not in found
+
+
+def test_products_are_timed_where_they_run() -> None:
+    assert 0 < seconds_of_product(torch.device("cpu"), torch.float32, 64) < 1
 
 
 @pytest.mark.slow
