@@ -273,7 +273,7 @@ class DoppelCLI(LightningCLI):
         self.refuse_settings(config)
         if self.trains and uses_cpu(str(trainer.accelerator)):
             keep_freed_memory()
-        asks = self.trains and config.privacy is not None and rank_zero_only.rank == 0
+        asks = self.trains and config.privacy is not None and getattr(rank_zero_only, "rank", 0) == 0
         if asks and (words := what_auto_saves(str(trainer.accelerator), str(trainer.precision))) is not None:
             rank_zero_info(words)
         self.save_config_kwargs = {"given": config.clone()}
@@ -333,7 +333,7 @@ class DoppelCLI(LightningCLI):
         job = SlurmJob.current()
         if job is not None:
             claim(run_dir, job)
-        if self.trains and rank_zero_only.rank == 0:  # type: ignore[attr-defined]
+        if self.trains and getattr(rank_zero_only, "rank", 0) == 0:  # type: ignore[attr-defined]
             self._lock = hold(run_dir)
         if config.get("ckpt_path") == "last":
             config.ckpt_path = last_checkpoint(run_dir)
