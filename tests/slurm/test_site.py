@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from transformers import LlamaConfig
 
 from commands.run.execution.slurm import Site, load_site
 from commands.run.experiment.experiment import read_grid, read_values
@@ -86,3 +87,18 @@ def test_a_job_asks_for_time_and_for_the_memory_of_its_processes(tmp_path: Path)
     assert asked(Site(fit_time=None, fit_mem=None), "fit") == {}
     with pytest.raises(UserError, match="fit_mem"):
         Site(fit_mem="much")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "lora", "more"), [("bfloat16", True, 3), ("float32", True, 9), ("bfloat16", False, 24)]
+)
+def test_the_memory_of_a_training_follows_its_base(dtype: str, lora: bool, more: int, tmp_path: Path) -> None:
+    """Below adapters the processes of a node share what files hold; 3 GiB without content take no disk."""
+    LlamaConfig(dtype=dtype).save_pretrained(tmp_path)
+    with (tmp_path / "model.safetensors").open("wb") as file:
+        file.truncate(3 * 2**30)
+    model = {"base_model": str(tmp_path), "lora": {"rank": 8} if lora else None}
+    small = {"base_model": "models/base"}
+    for site, memory in ((Site(tasks_per_node=4), f"{64 + more}G"), (Site(tasks_per_node=4, fit_mem="20G"), "80G")):
+        assert f"--mem={memory}" in site.sbatch("fit", tmp_path, [small, model])
+    assert "--mem=64G" in Site(tasks_per_node=4).sbatch("fit", tmp_path, [small])

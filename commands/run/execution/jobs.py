@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from commands.run.execution.code_copy import copy_code
 from commands.run.execution.settle import write
@@ -137,7 +138,9 @@ def submit_run(plan: RunPlan, site: Site, is_dry: bool) -> None:
 def submit_array(works: Mapping[str, RunPlan], runs: Path, site: Site, is_dry: bool) -> list[str]:
     """Submit one array with a task for each run of a folder, by name, so that no two share one; a line for each."""
     code = runs / "code"
-    words = site.sbatch("fit", PLACE)
+    words = site.sbatch(
+        "fit", PLACE, [model for plan in works.values() for step in plan.steps for model in _models(step)]
+    )
     words += [f"--array=0-{len(works) - 1}%{site.throttle}", f"--job-name={runs.name}.grid"]
     words.append(f"--output={runs}/slurm/grid-%A_%a.out")
     command = [f"{code}/slurm/array.sbatch", site.interpreter, str(runs)]
@@ -163,13 +166,19 @@ def _sbatch(step: Step, plan: RunPlan, site: Site, jobs: Mapping[str, str]) -> l
     code = plan.run / "code"
     missing = [name for name in step.needs if name not in jobs and not plan.is_done(name)]
     assert not missing, f"{step.name} stands before {missing}, which it needs"
-    words = [*site.sbatch(step.kind, PLACE), f"--job-name={plan.run.name}.{step.name}"]
+    words = [*site.sbatch(step.kind, PLACE, _models(step)), f"--job-name={plan.run.name}.{step.name}"]
     words.append(f"--output={plan.run}/slurm/{step.name}-%j.out")
     after = [jobs[name] for name in step.needs if name in jobs]
     waits = ["--kill-on-invalid-dep=yes", f"--dependency=afterok:{':'.join(after)}"] if after else []
     mark = str(plan.run / ".done" / step.name) if step.is_once else "-"
     script = [f"{code}/slurm/{step.kind.replace('metrics', 'tool')}.sbatch", mark]
     return [words, waits, script, [site.interpreter, str(code / "cli.py"), *step.words(plan.run)]]
+
+
+def _models(step: Step) -> list[dict[str, Any]]:
+    """Arguments of the model that a training or a sampling loads."""
+    arguments = (step.config.get("model") or {}).get("init_args")
+    return [arguments] if arguments and step.kind in ("fit", "predict") else []
 
 
 def _show_exported(site: Site, code: Path) -> None:

@@ -24,6 +24,8 @@ SLURM = ROOT / "slurm"
 TIMES = "minutes (90), MM:SS (90:00), HH:MM:SS (1:30:00), D-HH (1-12), D-HH:MM (1-12:00) or D-HH:MM:SS (1-12:00:00)"
 _PART = "(?::[0-5]?[0-9])"
 _TIME = re.compile(rf"[0-9]+{_PART}{{0,2}}|[0-9]+-(?:[01]?[0-9]|2[0-3]){_PART}{{0,2}}")
+#: Memory that follows the base, and GiB of a process beside it.
+AUTO, _EACH = "auto", 16
 _MEMORY = re.compile("([0-9]+)([KMGT]?)")
 
 
@@ -47,7 +49,7 @@ class Site:
         predict_time: Time limit of a sampling, likewise.
         tool_time: Time limit of other steps, which start anew if cut off.
         fit_mem: Memory per process of a training, such as ``16G``; summed for a node's ``--mem``; 0: all of a node;
-            null: the cluster's default.
+            null: the cluster's default; auto: 16G, and for a base of 1 GiB and more on this disk what it takes.
         predict_mem: Memory per process of a sampling.
         tool_mem: Memory of other steps.
         sbatch_args: Further sbatch options of every job; they win.
@@ -73,8 +75,8 @@ class Site:
     fit_time: str | None = "12:00:00"
     predict_time: str | None = "4:00:00"
     tool_time: str | None = "2:00:00"
-    fit_mem: str | None = "16G"
-    predict_mem: str | None = "16G"
+    fit_mem: str | None = AUTO
+    predict_mem: str | None = AUTO
     tool_mem: str | None = "16G"
     sbatch_args: list[str] = field(default_factory=list)
     node_sbatch_args: list[str] = field(default_factory=list)
@@ -92,8 +94,8 @@ class Site:
                 raise UserError(f"{name} is {value!r}: give {TIMES}")
         for name in ("fit_mem", "predict_mem", "tool_mem"):
             value = getattr(self, name)
-            if value is not None and not _MEMORY.fullmatch(value):
-                raise UserError(f"{name} is {value!r}: give a whole number with K, M, G or T, such as 16G")
+            if value not in (None, AUTO) and not _MEMORY.fullmatch(value):
+                raise UserError(f"{name} is {value!r}: give auto, or a whole number with K, M, G or T, such as 16G")
 
     @property
     def interpreter(self) -> str:
@@ -109,8 +111,14 @@ class Site:
         named = {name: value for name, value in variables.items() if value}
         return named | {name: str(value) for name, value in self.environment.items()}
 
-    def sbatch(self, kind: Kind, root: Path) -> list[str]:
-        """Return the ``sbatch`` command with the resources of a kind of job, by where it runs."""
+    def sbatch(self, kind: Kind, root: Path, models: Sequence[Mapping[str, Any]] = ()) -> list[str]:
+        """Return the ``sbatch`` command with the resources of a kind of job.
+
+        Args:
+            kind: Of the job.
+            root: Where it runs.
+            models: Arguments of the models that it loads, one at a time: the largest base decides about the memory.
+        """
         partition, more, gpus = self.partition, list(self.sbatch_args), self.gpus_per_node
         tasks, cpus = self.tasks_per_node or max(gpus, 1), self.cpus_per_task
         time, memory = (self.predict_time, self.predict_mem) if kind == "predict" else (self.fit_time, self.fit_mem)
@@ -132,15 +140,41 @@ class Site:
             "account": self.account,
             "qos": self.qos,
             "time": time,
-            "mem": None if any(word.startswith("--mem") for word in more) else _times(memory, tasks),
+            "mem": None if any(word.startswith("--mem") for word in more) else _times(memory, tasks, models),
         }
         return ["sbatch", "--parsable", *(f"--{k}={v}" for k, v in options.items() if v is not None), *more]
 
 
-def _times(memory: str | None, tasks: int) -> str | None:
+def _times(memory: str | None, tasks: int, models: Sequence[Mapping[str, Any]]) -> str | None:
     """The memory of several processes."""
+    if memory == AUTO:
+        return f"{_EACH * tasks + max((_of_base(tasks, model) for model in models), default=0)}G"
     match = _MEMORY.fullmatch(memory or "")
     return match and f"{int(match[1]) * tasks}{match[2]}"
+
+
+def _of_base(tasks: int, model: Mapping[str, Any]) -> int:
+    """GiB that the base of a training takes on a node.
+
+    Below adapters it is a memory map of its files, one for all processes; each casts for itself what is not in bfloat16
+    there. Where every weight is trained, each process has it in float32 until its GPU does.
+    """
+    name = model.get("base_model")
+    if name is None:
+        return 0
+    from datamodules.reading.files import expand_path
+    from doppel.models.memory import weights_bytes
+
+    folder = Path(expand_path(str(name))).expanduser()
+    size = weights_bytes(folder if folder.is_dir() else ROOT / folder) >> 30
+    if not size:
+        return 0
+    from doppel.models.load import dtype_of
+
+    is_half = dtype_of(folder) != "float32"
+    if model.get("lora"):
+        return size if is_half else size + tasks * size // 2
+    return tasks * size * (2 if is_half else 1)
 
 
 def load_site(path: Path | None = None, changes: Mapping[str, Any] | None = None) -> Site:
