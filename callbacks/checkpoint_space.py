@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import IO
+from typing import IO, cast
 
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import ModelCheckpoint
 
 from doppel.errors import UserError
+from lightning_modules.training.logical_batch_module import LogicalBatchModule
 
 #: What a checkpoint has beside its tensors, at most: the state of loops and callbacks, and a line of the ledger.
 _MORE = 2**20
@@ -35,8 +36,8 @@ class CheckpointSpace:
 
     @classmethod
     def of(cls, trainer: pl.Trainer) -> CheckpointSpace | None:
-        """Return the room for the checkpoints of a training: of weights, and of two moments of each trained one, as
-        Adam keeps. None where it keeps none, or on other ranks than the first.
+        """Return the room for the checkpoints of a training: of weights that they hold, and of two moments of each
+        trained one, as Adam keeps. None where it keeps none, or on other ranks than the first.
 
         What a kill has left of files that were being written is removed: nobody goes on from them.
         """
@@ -46,7 +47,9 @@ class CheckpointSpace:
         folder = Path(str(keepers[0].dirpath))
         for left in folder.glob("*.ckpt.part*"):
             left.unlink(missing_ok=True)
-        values = [*trainer.lightning_module.parameters(), *trainer.lightning_module.buffers()]
+        module = trainer.lightning_module
+        left_out = cast(LogicalBatchModule, module).left_out()
+        values = [p for name, p in module.named_parameters() if name not in left_out] + list(module.buffers())
         size = sum(value.nbytes + (8 * value.numel() if value.requires_grad else 0) for value in values)
         return cls(folder, size + _MORE, num=1 if any(folder.glob("*.ckpt")) else 2)
 

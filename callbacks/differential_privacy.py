@@ -233,7 +233,7 @@ class DifferentialPrivacy(Callback):
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Say what holds now, of weights that may be taken from here without a checkpoint."""
         if self._untrained is not None:
-            self._untrained.refuse_change("the training")
+            self._untrained.refuse_change("the training", is_end=True)
         self._say()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:

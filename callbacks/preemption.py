@@ -21,6 +21,7 @@ from callbacks.closed_loggers import opened
 from callbacks.differential_privacy import DifferentialPrivacy
 from callbacks.slurm_job import SlurmJob
 from doppel.errors import UserError
+from lightning_modules.training.logical_batch_module import LogicalBatchModule
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class Preemption(Checkpoint):
 
     Args:
         every_n_minutes: Also save ``last.ckpt`` at the end of a step when the latest checkpoint is so old; 0: after
-            each step; null: 10, and 1 for a model of fewer than 50 million weights. Beside the end of each epoch, and
+            each step; null: 10, and 1 where it holds fewer than 50 million weights. Beside the end of each epoch, and
             of each twentieth of the steps of a private training. The key ``save_every``.
     """
 
@@ -93,7 +94,9 @@ class Preemption(Checkpoint):
         Leave if a signal came since ``setup``: a step may take minutes, and would be spent.
         """
         # Of a small model a checkpoint costs nothing, and each step that a crash undoes stays spent.
-        usual = 1.0 if sum(weights.numel() for weights in pl_module.parameters()) < 50_000_000 else 10.0
+        left_out = pl_module.left_out() if isinstance(pl_module, LogicalBatchModule) else frozenset()
+        kept = sum(weights.numel() for name, weights in pl_module.named_parameters() if name not in left_out)
+        usual = 1.0 if kept < 50_000_000 else 10.0
         self._minutes = usual if self.every_n_minutes is None else self.every_n_minutes
         self._saved_at, self._saved_step = time.monotonic(), trainer.global_step
         private = [own for own in trainer.callbacks if isinstance(own, DifferentialPrivacy)]  # type: ignore[attr-defined]

@@ -6,9 +6,9 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -20,15 +20,32 @@ from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.private_step import PrivateTrainingError
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 
-#: Largest relative change that rounding explains: sums of float32 in another order differ by some 1e-6.
-_TOLERANCE = 1e-4
-#: Norm that rows are clipped to, so small that all are; relative difference that room for rounding explains.
-_BOUND, _ROOM = 1e-3, 5e-3
+#: Norm that rows are clipped to, so small that all are.
+_BOUND = 1e-3
 #: One for each order of two rows; under either ``torch.randperm(2)`` gives them another one.
 _SEEDS = (1, 5)
 #: What weights, losses and the room for rounding are multiplied by: a limit that no gradient reaches yet shows under a
 #: large loss, and weights that nobody has trained may magnify rounding.
 _SCALES = ((1.0, 1.0, 1.0), (1.0, 2.0**12, 1.0), (2.0, 1.0, 10.0))
+
+
+class _Rounding(NamedTuple):
+    """Relative changes that rounding explains: of a loss, and of a gradient beside a longer row, for sums of float32 in
+    another order differ by some 1e-6; of a gradient as the clipper sees it, by the room that it leaves.
+    """
+
+    loss: float = 1e-4
+    beside: float = 1e-4
+    gradient: float = 5e-3
+
+
+#: Under autocast, by its dtype: products are rounded to 8 or 11 bits, so sums in another order differ by some 1e-3.
+_OF_HALF = {torch.bfloat16: _Rounding(2e-2, 5e-2, 5e-2), torch.float16: _Rounding(2e-3, 1e-2, 2e-2)}
+#: What a CPU's kernels do that take two numbers at a time: past an odd end, one of the next row.
+_HALF_ON_CPU = (
+    "On a CPU, products in half precision over an odd size, such as a vocabulary of 50,257, let a nan pass to the row "
+    "before: set trainer.precision to 32-true. "
+)
 
 
 def check_row_independence(module: LogicalBatchModule) -> str | None:
@@ -43,7 +60,8 @@ def check_row_independence(module: LogicalBatchModule) -> str | None:
         change places within the model are found. Batches of 16 hold one long or one short row, those of 32 all kinds,
         one of them a row whose loss is nan; weights and losses are as they are, then larger. Called again under the
         same seed, and after all others, a row gives what it gave. Layers without a rule are refused under dropout as
-        well. Weights, gradients and generators are left as they were.
+        well. Weights, gradients and generators are left as they were. All is computed in the training's precision,
+        where there is a trainer; what half precision rounds away (a change of a loss below 2 %) shows in 32-true alone.
 
     Args:
         module: On its device, before the first step.
@@ -72,7 +90,8 @@ def _try(module: LogicalBatchModule, rows: MadeUpRows, longer: Sequence[Any]) ->
     with _own_gradients(module):
         _clip(module, rows.batch([LONG, SHORT]), math.inf)
     first, again = (_losses(module, rows.alone, seed=0) for _ in range(2))
-    if _change(first, again) > _TOLERANCE:
+    tolerance = _rounding(module)
+    if _change(first, again) > tolerance.loss:
         raise PrivateTrainingError(
             "gives the same row another loss when it comes again under the same seed, so that what is kept of some "
             "rows moves the gradients of later ones: let losses() read no buffer and no attribute that it writes",
@@ -80,7 +99,7 @@ def _try(module: LogicalBatchModule, rows: MadeUpRows, longer: Sequence[Any]) ->
         )
     with _without_dropout(module):
         before = _losses(module, rows.alone, seed=0)
-        if _change(before, _losses(module, rows.alone, seed=1)) > _TOLERANCE:
+        if _change(before, _losses(module, rows.alone, seed=1)) > tolerance.loss:
             for kinds, seed in zip(([LONG, SHORT], [SHORT, LONG]), _SEEDS, strict=True):
                 _compare(module, rows, [kinds], seed=seed, is_alone=False)
             return f"{type(module).__name__} draws at random beside dropout"
@@ -90,10 +109,10 @@ def _try(module: LogicalBatchModule, rows: MadeUpRows, longer: Sequence[Any]) ->
                 _compare(module, rows, mixes, losses, room)
         for batch in longer[:1]:
             what = "the gradient of a made-up row beside a longer one"
-            _refuse_change(module, what, *_gradients(module, rows.alone, batch), _TOLERANCE)
+            _refuse_change(module, what, *_gradients(module, rows.alone, batch), tolerance.beside)
         for place, batch in (*(("beside a longer one", batch) for batch in longer), ("after others", rows.alone)):
             found = _losses(module, batch)[-1:]
-            _refuse_change(module, f"the loss of a made-up row {place}", before, found, _TOLERANCE)
+            _refuse_change(module, f"the loss of a made-up row {place}", before, found, tolerance.loss)
     return None
 
 
@@ -128,6 +147,7 @@ def _compare(
 
     The gradients of one row at a time are held: those of large models take much memory.
     """
+    tolerance = _rounding(module)
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     losses: dict[Kind, float] = {}
     norms: dict[Kind, float] = {}
@@ -152,27 +172,30 @@ def _compare(
         for kinds in mixes:
             of = f"of a made-up row in a batch of {len(kinds)}{' with one whose loss is nan' if NAN in kinds else ''}"
             own = [torch.tensor([values[kind] for kind in kinds]) for values in (losses, norms)]
-            refuse = partial(_refuse_change, module, f"the loss {of}", own[0], room=room * _TOLERANCE, floor=0.1)
+            refuse = partial(_refuse_change, module, f"the loss {of}", own[0], room=room * tolerance.loss, floor=0.1)
             with _nan_rows(module, kinds, rows.alone.rows_per_unit):
                 _seed(seed)
                 found = _clip(module, rows.batch(kinds), _BOUND, scale, refuse)
-            _refuse_change(module, f"the gradient {of}", own[1], found, room * _ROOM, 1e-4)
+            _refuse_change(module, f"the gradient {of}", own[1], found, room * tolerance.gradient, 1e-4)
         total, rests = torch.tensor(sizes), torch.tensor([_norm([parameter.grad]) for parameter in parameters])
-        _refuse_change(module, "the clipped sum of made-up rows", total, total + rests, room * _ROOM, 0.01)
+        _refuse_change(module, "the clipped sum of made-up rows", total, total + rests, room * tolerance.gradient, 0.01)
 
 
-def _refuse_change(module: nn.Module, what: str, own: Tensor, found: Tensor, room: float, floor: float = 0.0) -> None:
+def _refuse_change(
+    module: LogicalBatchModule, what: str, own: Tensor, found: Tensor, room: float, floor: float = 0.0
+) -> None:
     change = _change(own, found, floor)
     if change <= room:
         return
+    where = _HALF_ON_CPU if module.device.type == "cpu" and _rounding(module) != _Rounding() else ""
     raise PrivateTrainingError(
         f"{type(module).__name__} cannot be trained privately: {what} changes "
         f"{f'by {change:.2%}' if math.isfinite(change) else 'from or to nan'} against autograd on the row alone, so "
-        "that one unit would move the gradients of others. Look for a mean, a maximum or a choice over the batch, a "
-        "division by its longest row, padding that is not masked, rows that are skipped, a limit on the gradient, a "
-        "buffer that losses() writes, a tensor whose first dimension is not the rows, or a base model whose "
-        "rope_scaling is longrope; and sort, permute or regroup no rows (pack_padded_sequence does; mask the padding "
-        "instead). No step was spent"
+        f"that one unit would move the gradients of others. {where}Look for a mean, a maximum or a choice over the "
+        "batch, a division by its longest row, padding that is not masked, rows that are skipped, a limit on the "
+        "gradient, a buffer that losses() writes, a tensor whose first dimension is not the rows, or a base model "
+        "whose rope_scaling is longrope; and sort, permute or regroup no rows (pack_padded_sequence does; mask the "
+        "padding instead). No step was spent"
     )
 
 
@@ -196,7 +219,22 @@ def _clip(
 
 
 def _unit_losses(module: LogicalBatchModule, batch: Any) -> Tensor:
-    return module.row_losses(batch).view(batch.num_units, -1).sum(1)
+    with _precision(module):
+        return module.row_losses(batch).view(batch.num_units, -1).sum(1)
+
+
+def _precision(module: LogicalBatchModule) -> AbstractContextManager[None]:
+    """That of the training, where there is one."""
+    trainer = module._trainer
+    return nullcontext() if trainer is None else trainer.precision_plugin.train_step_context()
+
+
+def _rounding(module: LogicalBatchModule) -> _Rounding:
+    """What the training's precision explains."""
+    device = module.device.type
+    with _precision(module):
+        is_half = torch.is_autocast_enabled(device)
+        return _OF_HALF[torch.get_autocast_dtype(device)] if is_half else _Rounding()
 
 
 @torch.no_grad()

@@ -25,6 +25,7 @@ from doppel.lispress import is_valid
 from doppel.privacy.checkpoint import weights_fingerprint
 from doppel.privacy.fingerprint import keyed_fingerprint
 from lightning_modules.sampling import Sample
+from lightning_modules.training.logical_batch_module import LogicalBatchModule
 
 
 class SyntheticWriter(BasePredictionWriter):
@@ -283,7 +284,9 @@ def _origin(trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any
     tables = [Path(os.path.expandvars(name)).expanduser() for name in names]
     slots = getattr(pl_module.text_format, "slot_table", None)
     return {
-        "weights": weights_fingerprint(pl_module.state_dict()),
+        "weights": pl_module.weights_digest()
+        if isinstance(pl_module, LogicalBatchModule)
+        else weights_fingerprint(pl_module.state_dict()),
         "prompts": getattr(trainer.datamodule, "prompts_digest", None),  # type: ignore[attr-defined]
         "grammar": [sha256_of(table) for table in tables if table.is_file()] or None,
         "slots": None if slots is None else slots.digest_with_values,

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from doppel.models.frozen_base import FrozenBase
 from doppel.privacy.checkpoint import weights_fingerprint
 from doppel.privacy.private_step import PrivateTrainingError
+from lightning_modules.training.logical_batch_module import LogicalBatchModule
 
 
 class UntrainedState:
@@ -19,6 +21,9 @@ class UntrainedState:
         Noise is added to gradients, so it covers the trained parameters and what an optimiser makes of their noisy
         gradients. Whatever else a checkpoint holds of the module leaves as it is. If its values (compared by SHA-256,
         kept in memory alone) equal those before the first private batch was fetched, it is no function of private data.
+        The weights of a frozen base are in no checkpoint (``LogicalBatchModule.left_out``), and large: they are hashed
+        at the start and at the end of a fit, and between the two where PyTorch's counter of writes, or the address,
+        tells that one was written to or replaced.
         Equality is all that is asked for: a counter of steps, though public, is refused too, for nothing tells it from
         a counter of rows. A buffer with ``persistent=False`` is in no checkpoint, but through one that a pass changes,
         such as a running maximum, rows move the gradients of later ones by more than C: it must stay as well.
@@ -37,7 +42,12 @@ class UntrainedState:
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._trained = {name: p for name, p in module.named_parameters(remove_duplicate=False) if p.requires_grad}
-        self._start = _fingerprints(self._kept(module.state_dict()))
+        base: FrozenBase | None = getattr(module, "base", None)
+        known = {} if base is None else base.fingerprints
+        left_out = module.left_out() if isinstance(module, LogicalBatchModule) else frozenset()
+        values = self._kept(module.state_dict())
+        self._marks = {name: _mark(values[name]) for name in known.keys() & left_out}
+        self._start = known | _fingerprints({name: value for name, value in values.items() if name not in known})
 
     def refuse_strangers(self, optimizer: Optimizer) -> None:
         """Refuse an optimiser that trains what is no trained parameter of the module.
@@ -56,19 +66,29 @@ class UntrainedState:
                 about=type(self._module).__name__,
             )
 
-    def refuse_change(self, what: str, state_dict: Mapping[str, Any] | None = None, trained_too: bool = False) -> None:
+    def refuse_change(
+        self,
+        what: str,
+        state_dict: Mapping[str, Any] | None = None,
+        trained_too: bool = False,
+        is_end: bool = False,
+    ) -> None:
         """Compare with the start, by value.
 
         Args:
             what: What may have changed it, for the message.
             state_dict: That of a checkpoint, before it is written; None for the module's.
             trained_too: Whether no optimiser step was taken yet, so that trained parameters are as they were as well.
+            is_end: Whether the training is over, so that a frozen base is hashed again, whatever tells that it was not
+                written to.
 
         Raises:
             PrivateTrainingError: Something is not as it was.
         """
         values = self._kept(self._module.state_dict() if state_dict is None else state_dict)
-        left_out = set() if trained_too else self._trained.keys()
+        marks = {} if is_end else self._marks
+        left_out = {name for name, mark in marks.items() if name in values and _mark(values[name]) == mark}
+        left_out |= set() if trained_too else self._trained.keys()
         found = _fingerprints({name: value for name, value in values.items() if name not in left_out})
         start = {name: value for name, value in self._start.items() if name not in left_out}
         for name in sorted(name for name in start.keys() | found.keys() if start.get(name) != found.get(name)):
@@ -89,6 +109,11 @@ class UntrainedState:
             return "the buffer"
         is_parameter = name in dict(self._module.named_parameters(remove_duplicate=False))
         return "the frozen parameter" if is_parameter else "the entry"
+
+
+def _mark(value: Tensor) -> tuple[int, int]:
+    """What a write by PyTorch, or another tensor in its place, changes."""
+    return value._version, value.data_ptr()
 
 
 def _fingerprints(state_dict: Mapping[str, Any]) -> dict[str, str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,13 +25,15 @@ from doppel.grammar.slot_table import SHIPPED
 from doppel.models.activations import attention_for, checkpoint_activations
 from doppel.models.adapters import LoraArguments, check_same_adapters
 from doppel.models.footprint import Micro, footprint, half_of
+from doppel.models.frozen_base import Dtype, FrozenBase
 from doppel.models.heads import checked_divisor, head_loss
 from doppel.models.load import check_ids, load_model, load_tokenizer, longest_example
 from doppel.models.memory import shortage
 from doppel.privacy.card import origins_of
+from doppel.privacy.checkpoint import weights_fingerprint
 from lightning_modules.sampling import Sample, SamplingArguments, draw_samples
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
-from lightning_modules.training.step_policy import PlainStep
+from lightning_modules.training.step_policy import PlainStep, keep_adapters_wide
 from lightning_modules.training.token_loss import MeanTokenLoss, num_labels_of
 from lightning_modules.training.warm_start import WarmStart, adapt
 from lightning_modules.tree_constraint import tree_constraint
@@ -84,6 +88,9 @@ class CausalLM(LogicalBatchModule):
             trees have no placeholders.
         dropout: Overrides the dropout probabilities of the base model; null keeps them.
         lora: Train low-rank adapters (LoRA) only; null trains every weight.
+        dtype: How the weights below adapters are held. ``auto``: in what the training computes in, bfloat16 where its
+            precision is bfloat16 or a GPU has it; in float32 on a CPU, as their folder says. Adapters, optimiser and
+            sums are float32 in any case, and so is a model whose weights are all trained.
         activation_checkpointing: Recompute activations of the model's blocks in the backward pass: less memory, about a
             third more time. A private training keeps more of the layers that it trains: there a smaller
             ``max_tokens_per_micro_batch`` saves memory without that time.
@@ -106,15 +113,20 @@ class CausalLM(LogicalBatchModule):
         slots: str | None = SHIPPED,
         dropout: float | None = 0.0,
         lora: LoraArguments | None = None,
+        dtype: Dtype = "auto",
         activation_checkpointing: bool = False,
         optimizer: OptimizerCallable = adamw,
         lr_scheduler: LRSchedulerCallable = constant,
         sampling: SamplingArguments = SamplingArguments(),  # noqa: B008 (frozen)
     ) -> None:
         super().__init__()
-        self.check(max_length=max_length, loss_divisor=loss_divisor, dropout=dropout, lora=lora)
+        self.check(max_length=max_length, loss_divisor=loss_divisor, dropout=dropout, lora=lora, dtype=dtype)
         # Loaded: the model, the form in which it reads text, the weights that its training starts from.
-        self.model = load_model(base_model, init=init, dropout=dropout).train()
+        #: The weights below the adapters, which no checkpoint holds; None where every weight is trained.
+        self.base = None if lora is None else FrozenBase(base_model, dtype)
+        self.strict_loading = lora is None
+        load = partial(load_model, base_model) if self.base is None else self.base.load
+        self.model = load(init=init, dropout=dropout).train()
         length = longest_example(self.model, max_length)
         tokenizer = load_tokenizer(base_model)
         check_ids(tokenizer, self.model, base_model)
@@ -126,7 +138,7 @@ class CausalLM(LogicalBatchModule):
         self.origins += [] if start is None else [start.record, *start.origins]
         # Adapted: low-rank adapters, and these weights.
         self.lora = lora
-        adapt(self.model, lora, start)
+        adapt(self.model, lora, start, self.base)
         # The loss of hidden states; None for a model that does more with its logits than apply its head.
         self.loss_divisor = loss_divisor
         self.head_loss = head_loss(self.model, loss_divisor)
@@ -147,7 +159,7 @@ class CausalLM(LogicalBatchModule):
         Raises:
             UserError: One is.
         """
-        length, dropout, lora = (arguments.get(name) for name in ("max_length", "dropout", "lora"))
+        length, dropout, lora, dtype = (arguments.get(name) for name in ("max_length", "dropout", "lora", "dtype"))
         if length is not None and length < 1:
             raise UserError(f"max_length is {length}: give at least 1, or null for all positions of the model")
         if dropout is not None and not 0 <= dropout <= 1:
@@ -155,6 +167,8 @@ class CausalLM(LogicalBatchModule):
         checked_divisor(arguments.get("loss_divisor"))
         if lora is not None:
             lora.check()
+        elif dtype not in (None, "auto", "float32"):
+            raise UserError(f"dtype {dtype} is for weights that are not trained: leave it out, or set the model's lora")
 
     def trunk(self, input_ids: Tensor) -> Tensor:
         """Return hidden states [rows, T, D], which the head is applied to."""
@@ -195,14 +209,19 @@ class CausalLM(LogicalBatchModule):
         return MicroBatch(ids[1:, :_SHORT], labels[1:, :_SHORT], num_units=1), *beside
 
     def setup(self, stage: str) -> None:
-        """Say in the logger's configuration where a warm start came from."""
+        """Hold the frozen base as the trainer computes; tell loggers where a warm start came from."""
+        if self.base is not None:
+            self.base.settle(self.trainer.strategy.root_device, str(self.trainer.precision))
+            keep_adapters_wide(self.trainer)
         if stage == "fit" and self.warm_start is not None:
             for logger in self.trainer.loggers:
                 logger.log_hyperparams({"warm_start": self.warm_start})
 
     def on_fit_start(self) -> None:
-        """Say if there is too little memory for a step."""
+        """Hash the frozen base, whose digest each checkpoint has; say if there is too little memory for a step."""
         super().on_fit_start()
+        if self.base is not None:
+            _ = self.base.digest
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]
         max_tokens = getattr(data, "max_tokens_per_micro_batch", None)
         if max_tokens is None:
@@ -238,23 +257,38 @@ class CausalLM(LogicalBatchModule):
 
     def predict_step(self, batch: PromptBatch, batch_idx: int) -> list[Sample]:
         """Sample one target for each prompt."""
-        with self.half_weights():
-            return draw_samples(self.model, self.text_format, batch, self.sampling)
+        return draw_samples(self.model, self.text_format, batch, self.sampling)
 
     def configure_optimizers(self) -> Any:
         """Build optimiser and scheduler as injected."""
         optimizer = self.optimizer(p for p in self.parameters() if p.requires_grad)
         return {"optimizer": optimizer, "lr_scheduler": self.lr_scheduler(optimizer)}
 
+    def left_out(self) -> frozenset[str]:
+        """Return the entries of the frozen base, where its folder holds them."""
+        return frozenset() if self.base is None or not self.base.is_in_folder else self.base.names
+
+    def weights_digest(self) -> str:
+        """Return the SHA-256 of all weights: of the trained ones, and of the digest of the base."""
+        if self.base is None:
+            return super().weights_digest()
+        own = {name: value for name, value in self.state_dict().items() if name not in self.base.names}
+        return weights_fingerprint({**own, "base": self.base.digest})
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Keep what the weights do not tell: the adapters, how text is written, where a warm start came from."""
+        """Keep what is trained, and what it does not tell: which base and adapters, how text is written, where a warm
+        start came from. The frozen base is left out, see :class:`~doppel.models.frozen_base.FrozenBase`.
+        """
         super().on_save_checkpoint(checkpoint)
         checkpoint["lora"] = None if self.lora is None else asdict(self.lora)
+        checkpoint["base"] = None if self.base is None else self.base.record()
+        for name in self.left_out():
+            checkpoint.get("state_dict", {}).pop(name, None)
         checkpoint["text_format"] = self.text_format.compatibility()
         checkpoint["warm_start"] = self.warm_start
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Refuse weights of other adapters than this model's, or of another text format.
+        """Refuse weights of other adapters than this model's, of another base, or of another text format.
 
         Raises:
             UserError: They do not fit.
@@ -268,7 +302,19 @@ class CausalLM(LogicalBatchModule):
                 f"the checkpoint was trained with another {name}: give the model the settings of its config.yaml"
             )
         check_same_adapters(checkpoint["lora"], self.lora)
+        if self.base is not None:
+            self.base.take(checkpoint, getattr(self._trainer, "ckpt_path", None) or "the checkpoint")
+            self._refuse_other_names(checkpoint.get("state_dict", {}).keys())
         self.warm_start = checkpoint["warm_start"]
+
+    def _refuse_other_names(self, names: Collection[str]) -> None:
+        """Refuse a checkpoint that lacks a trained weight; Lightning looks at none, for it lacks the frozen ones."""
+        other = sorted((self.state_dict().keys() - self.left_out()) ^ set(names))
+        if names and other:
+            raise UserError(
+                f"{len(other)} weights are in the checkpoint or in the model alone, such as {other[0]}: give the model "
+                "the settings of its config.yaml"
+            )
 
     def _add_losses(self, batch: LogicalBatch) -> None:
         self._is_public = batch.is_public

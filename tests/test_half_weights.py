@@ -62,7 +62,7 @@ def test_a_step_casts_each_weight_once_and_the_next_one_what_was_trained(monkeyp
                 with clipper.capture(4), torch.autocast("cpu", torch.bfloat16):
                     model(x).square().sum().backward()
                 clipper.accumulate()
-    assert sorted(made) == [(5, 24), (5, 24), (24, 8), (24, 8), (24, 24)]
+    assert sorted(made) == [(5, 24), (5, 24), (24, 8), (24, 8)], "and none of a frozen one"
 
 
 def test_a_trained_weight_is_copied_anew_after_an_optimiser_that_nobody_counts() -> None:
@@ -73,17 +73,6 @@ def test_a_trained_weight_is_copied_anew_after_an_optimiser_that_nobody_counts()
         for parameter in model.parameters():
             if parameter.requires_grad:
                 parameter.data.add_(0.25)  # a write that leaves the version as it was
-    plain = [value.clone() for value in clipped(model, x)]
-    with weights.in_use():
-        assert all(torch.equal(a, b) for a, b in zip(plain, clipped(model, x), strict=True))
-
-
-def test_a_frozen_weight_that_is_loaded_anew_is_copied_anew() -> None:
-    model, x = network(frozen=True), torch.randn(4, 8)
-    weights = HalfWeights(model)
-    with weights.in_use():
-        clipped(model, x)
-    model.load_state_dict({name: value + 0.25 for name, value in model.state_dict().items()})
     plain = [value.clone() for value in clipped(model, x)]
     with weights.in_use():
         assert all(torch.equal(a, b) for a, b in zip(plain, clipped(model, x), strict=True))

@@ -92,7 +92,10 @@ class _Rehearsal(DoppelCLI):
         except (MisconfigurationException, ValueError, TypeError) as error:
             raise UserError(f"the configuration does not build: {' '.join(str(error).split())[:500]}") from error
         privacy = self._get(self.config_init, "privacy")
-        reasons = refusals_of_settings(trainer, self.datamodule) if privacy is not None and self.trains else []
+        reasons = []
+        if privacy is not None and self.trains:
+            is_frozen = self.model.arguments.get("lora") is not None
+            reasons = refusals_of_settings(trainer, self.datamodule, is_frozen)
         if reasons:
             raise UserError("a private run refuses this configuration: " + "; ".join(reasons))
         return trainer

@@ -38,7 +38,7 @@ def trained_model(file: Path, config: StageConfig) -> CausalLM:
         **given | {"base_model": str(place_of(init["base_model"]))},
         lora=LoraArguments(**init["lora"]) if init.get("lora") else None,
     )
-    WarmStart.read(str(file), model.text_format).load_into(model.model)
+    WarmStart.read(str(file), model.text_format).load_into(model.model, model.base)
     return model
 
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from doppel.errors import UserError
+from doppel.models.frozen_layers import FrozenLinear
 from doppel.privacy.clipping.head import HeadLoss, ScaledLogits
 
 #: Logits that a soft cap leaves as they are, and that one turns into itself.
@@ -22,7 +23,7 @@ def head_loss(model: PreTrainedModel, divisor: float | None = None) -> HeadLoss 
     weights, of the device ``meta``, is taken to have no f at all.
     """
     head = model.get_output_embeddings()
-    if type(head) is not nn.Linear or model.base_model is model:
+    if type(head) not in (nn.Linear, FrozenLinear) or model.base_model is model:
         return None
     if model.device.type == "meta":
         return HeadLoss(head, divisor)

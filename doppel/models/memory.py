@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from doppel.errors import UserError
 from doppel.models.footprint import Footprint
 
 _MEMINFO = Path("/proc/meminfo")
@@ -35,6 +36,35 @@ def described(found: Footprint, device: torch.device) -> str:
     room = "" if free is None else f"; {free / 1e9:.1f} are free on this machine's {device.type}"
     room += "" if free is None or found.peak <= free else ", too little"
     return f"{found.peak / 1e9:.2f} GB at the peak of a step ({told}), a checkpoint {found.checkpoint / 1e9:.2f}{room}"
+
+
+def refuse_shortage(name: str, dtype: torch.dtype, device: torch.device, needed: int | None = None) -> None:
+    """Refuse a base for which a device has not the memory, before it is loaded there.
+
+    Args:
+        name: Folder of the base, or its name on a hub.
+        dtype: In which it will be held.
+        device: Where.
+        needed: Bytes that it takes; None: what its files tell, in the dtype that their folder names.
+
+    Raises:
+        UserError: The device has not.
+    """
+    needed = weights_bytes(Path(name)) if needed is None else needed
+    free = free_bytes(device)
+    if free is None or needed <= free:
+        return
+    less = "model.dtype: bfloat16" if dtype is torch.float32 else "a smaller base"
+    raise UserError(
+        f"the base {name} takes {needed / 1e9:.1f} GB in {str(dtype).removeprefix('torch.')}, and {free / 1e9:.1f} GB "
+        f"of memory are free on {device.type}: nothing was loaded; give {less}, or a machine with more"
+    )
+
+
+def weights_bytes(folder: Path) -> int:
+    """Return the size of a model's files of weights; 0 where the folder is not on this machine."""
+    files = [*folder.glob("*.safetensors")] or [*folder.glob("*.bin")]
+    return sum(file.stat().st_size for file in files)
 
 
 def shortage(found: Footprint, device: torch.device) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,7 +21,7 @@ from datamodules.data_module import reads_public
 from doppel.errors import UserError
 from doppel.gradients import GradientReducer
 from doppel.half_weights import HalfWeights
-from doppel.privacy.checkpoint import KEY, privacy_state
+from doppel.privacy.checkpoint import KEY, privacy_state, weights_fingerprint
 from doppel.privacy.private_step import PrivateTrainingError
 from lightning_modules.training.step_policy import PlainStep, StepPolicy
 
@@ -61,7 +60,6 @@ class LogicalBatchModule(LightningModule):
         self.let_out: set[str] = set()
         self._closed_at: set[str] = set()
         self._reducer: GradientReducer | None = None
-        self._half_weights: HalfWeights | None = None
 
     def losses(self, batch: Any) -> Tensor:
         """Return the loss of each row of a micro-batch, [num_units * rows_per_unit], unit by unit."""
@@ -119,14 +117,17 @@ class LogicalBatchModule(LightningModule):
         return None
 
     def on_fit_start(self) -> None:
-        """Drop gradient buffers and weight copies of an earlier fit: parameters may be elsewhere in this one."""
-        self._reducer = self._half_weights = None
+        """Drop gradient buffers of an earlier fit: parameters may be elsewhere in this one."""
+        self._reducer = None
         self._say_if_not_private("this training learns, and what is sampled from it")
 
-    def half_weights(self) -> AbstractContextManager[None]:
-        """Let linear layers under autocast use copies of their weights in this block, which ends with a step."""
-        self._half_weights = self._half_weights or HalfWeights(self)
-        return self._half_weights.in_use()
+    def left_out(self) -> frozenset[str]:
+        """Return the entries of ``state_dict`` that no checkpoint holds, for they are not trained and lie elsewhere."""
+        return frozenset()
+
+    def weights_digest(self) -> str:
+        """Return the SHA-256 of all weights, by which samples know what made them."""
+        return weights_fingerprint(self.state_dict())
 
     def on_fit_end(self) -> None:
         """Say it again, for whoever reads the end of a log."""
@@ -169,7 +170,7 @@ class LogicalBatchModule(LightningModule):
 
     def training_step(self, batch: LogicalBatch, batch_idx: int) -> None:
         """Take one optimiser step on one logical batch; an empty batch steps too."""
-        with self.half_weights():
+        with HalfWeights(self).in_use():
             self._take_step(batch)
 
     def _take_step(self, batch: LogicalBatch) -> None:

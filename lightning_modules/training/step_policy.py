@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from lightning.pytorch.plugins.precision import MixedPrecision
 from torch.profiler import record_function
 
 from doppel.gradients import GradientReducer
@@ -15,6 +16,16 @@ from doppel.privacy.private_step import closed_name
 
 if TYPE_CHECKING:
     from doppel.privacy.private_step import UnitRows
+
+
+def keep_adapters_wide(trainer: Any) -> None:
+    """Let ``bf16-true`` hold frozen weights alone in bfloat16: Lightning would round trained ones to it, too.
+
+    A training of adapters computes under it as under ``bf16-mixed``, with its base in bfloat16.
+    """
+    if trainer.precision == "bf16-true":
+        device = trainer.strategy.root_device.type
+        trainer.strategy.precision_plugin = MixedPrecision("bf16-mixed", device)
 
 
 class StepPolicy(Protocol):

@@ -14,6 +14,7 @@ from datamodules.text_format import TextFormat
 from doppel.errors import UserError
 from doppel.files import sha256_of
 from doppel.models.adapters import LoraArguments, add_adapters, check_same_adapters
+from doppel.models.frozen_base import FrozenBase
 from doppel.privacy.checkpoint import privacy_state, read_checkpoint
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,9 @@ class WarmStart:
 
     Attributes:
         weights: State dict of the Hugging Face model.
-        lora: Adapters that the weights were trained with, or None.
+        lora: Adapters that the weights were trained with, or None. The weights are then those of the adapters, and of
+            the base below them where no folder holds it.
+        base: What the checkpoint says of the base below the adapters, see ``FrozenBase.record``.
         record: Path, SHA-256 of the file, ``private`` (specification and mechanism that it was trained under, and that
             digest, or None), ``is_public`` (whether its data were declared public, None where it does not say).
         origins: What those weights came from, likewise.
@@ -45,6 +48,7 @@ class WarmStart:
 
     weights: dict[str, Tensor]
     lora: dict[str, Any] | None
+    base: dict[str, Any] | None
     record: dict[str, Any]
     origins: list[dict[str, Any]]
 
@@ -78,19 +82,28 @@ class WarmStart:
             paid = {key: private[key] for key in ("scope", "mechanism_id", "num_steps")}
             under = {**private["spec"], **paid, "sha256": digest}
         record = {"path": str(path), "sha256": digest, "private": under, "is_public": checkpoint.get("data_is_public")}
-        start = cls(weights, checkpoint["lora"], record, checkpoint.get("origins", []))
+        start = cls(weights, checkpoint["lora"], checkpoint.get("base"), record, checkpoint.get("origins", []))
         name = text_format.other_format(checkpoint["text_format"])
         if name is not None:
             raise start._misfit(f"the two have another {name}")
         return start
 
-    def load_into(self, model: PreTrainedModel) -> None:
-        """Replace all weights of a model.
+    def load_into(self, model: PreTrainedModel, base: FrozenBase | None = None) -> None:
+        """Replace all weights of a model, or those that are trained.
+
+        Args:
+            model: On the CPU.
+            base: The weights below its adapters, which become those of the checkpoint's training.
 
         Raises:
-            UserError: Its weights have other names or shapes.
+            UserError: Its weights have other names or shapes, or its base is another.
         """
         own = model.state_dict()
+        if base is not None and self.lora is not None:
+            state = {_PREFIX + name: value for name, value in self.weights.items()}
+            base.take({"base": self.base, "state_dict": state}, f"init_weights: {self.record['path']}")
+            left_out = base.names if base.is_in_folder else ()
+            own = {name: value for name, value in own.items() if _PREFIX + name not in left_out}
         names = sorted(own.keys() ^ self.weights.keys())
         if names:
             raise self._misfit(f"{len(names)} weights are in one of the two models alone, such as {names[0]}")
@@ -98,7 +111,7 @@ class WarmStart:
             if value.shape != self.weights[name].shape:
                 shapes = f"{tuple(self.weights[name].shape)} there and {tuple(value.shape)} here"
                 raise self._misfit(f"{name} has the shape {shapes}")
-        model.load_state_dict(self.weights)
+        model.load_state_dict(self.weights, strict=False)
 
     def _misfit(self, reason: str) -> UserError:
         return UserError(
@@ -107,9 +120,17 @@ class WarmStart:
         )
 
 
-def adapt(model: PreTrainedModel, lora: LoraArguments | None, start: WarmStart | None) -> None:
+def adapt(
+    model: PreTrainedModel, lora: LoraArguments | None, start: WarmStart | None, base: FrozenBase | None = None
+) -> None:
     """Put adapters on a model, and the weights that training starts from: whole ones below new adapters, or those of
     adapters like the model's in their place.
+
+    Args:
+        model: As it was loaded.
+        lora: Its adapters.
+        start: The weights.
+        base: What is below adapters.
 
     Raises:
         UserError: The weights do not fit, or they are of other adapters.
@@ -125,6 +146,9 @@ def adapt(model: PreTrainedModel, lora: LoraArguments | None, start: WarmStart |
         start.load_into(model)
     if lora is not None:
         add_adapters(model, lora)
+    if base is not None:
+        base.is_in_folder &= start is None or start.lora is not None
+        base.freeze(model, _PREFIX)
     if start is not None and start.lora is not None:
         check_same_adapters(start.lora, lora)
-        start.load_into(model)
+        start.load_into(model, base)

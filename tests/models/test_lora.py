@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
-from torch import nn
 from transformers import (
     AutoModelForCausalLM,
     AutoTokenizer,
@@ -25,7 +23,6 @@ from callbacks.differential_privacy import DifferentialPrivacy
 from callbacks.export import write_pretrained
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.prompt_data_module import PromptDataModule
-from doppel import half_weights
 from doppel.errors import UserError
 from doppel.models.adapters import LoraArguments, merged_weights
 from doppel.privacy.clipping import PerSampleClipper
@@ -222,32 +219,6 @@ def test_a_checkpoint_and_the_exported_folder_are_the_model(bases: dict[str, str
         fresh = UtteranceLM(base_model=base, lora=LORA, sampling=sampling)
         assert sample(fresh, folder / "last.ckpt") == sample(model, None)
         assert torch.equal(trained(fresh), trained(model))
-
-
-def test_a_sampling_in_half_precision_copies_each_frozen_weight_once_and_writes_the_same(
-    bases: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = lora_model(bases["llama"], sampling=SamplingArguments(max_new_tokens=8, redraws=None))
-
-    def sample() -> list[str]:
-        predictor = Trainer(accelerator="cpu", precision="bf16-mixed", logger=False, enable_progress_bar=False)
-        batches: Any = predictor.predict(model, PromptDataModule(num_samples=40))
-        return [s.text for batch in batches for s in batch]
-
-    made: list[torch.Tensor] = []
-
-    def record(version: int, address: int, values: torch.Tensor) -> half_weights._Copy:
-        made.append(values)
-        return kind(version, address, values)
-
-    kind = half_weights._Copy
-    monkeypatch.setattr(half_weights, "_Copy", record)
-    texts = sample()
-    frozen = [m for m in model.modules() if type(m) is nn.Linear and not m.weight.requires_grad]
-    assert len(made) == len(frozen) == 2 * 7 + 1, "seven layers of a block, and the head"
-    monkeypatch.setattr(model, "half_weights", nullcontext)
-    assert texts == sample()
-    assert len(made) == len(frozen)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from doppel.models.frozen_layers import FrozenLinear
 from doppel.privacy.clipping.arithmetic import wide_dtype
 
 IGNORE_INDEX = -100
@@ -72,7 +73,7 @@ class HeadLoss:
     def __init__(
         self, head: nn.Linear, divisor: float | None = None, function: Callable[[Tensor], Tensor] | None = None
     ) -> None:
-        if type(head) is not nn.Linear:  # another layer may need the logits again
+        if type(head) not in (nn.Linear, FrozenLinear):  # another layer may need the logits again
             raise TypeError(
                 f"the head is a {type(head).__name__}, but the loss overwrites logits of an nn.Linear alone"
             )

@@ -100,7 +100,7 @@ def test_a_model_that_looks_at_each_row_alone_is_not(
         (ByTheLongestRow, "the loss of a made-up row in a batch of 16 changes by"),
         (ByGradientAlone, "the loss of a made-up row in a batch of 32 with one whose loss is nan changes"),
         (ByAVeryLongRow, "the loss of a made-up row beside a longer one changes by 100"),
-        (WithMemory, "the loss of a made-up row after others changes by"),
+        (WithMemory, "the loss of a made-up row beside a longer one changes by"),
     ],
 )
 def test_a_loss_that_looks_at_other_rows_is_refused_by_name(
