@@ -47,6 +47,7 @@ SIZES: dict[str, dict[str, Any]] = {
         "vocab_size": 49152,
         "max_position_embeddings": 8192,
     },
+    "tiny-llama": _large("llama", 2, 64, 160, 4, 2, 500),
     "llama-3.2-1b": _large("llama", 16, 2048, 8192, 32, 8, 128256, head_dim=64, tie_word_embeddings=True),
     "llama-3.2-3b": _large("llama", 28, 3072, 8192, 24, 8, 128256, head_dim=128, tie_word_embeddings=True),
     "llama-3.1-8b": _large("llama", 32, 4096, 14336, 32, 8, 128256, head_dim=128),
