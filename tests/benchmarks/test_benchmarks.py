@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import zipfile
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import batching, clipping, layers, memory, privacy_price, step
+from benchmarks import batching, clipping, layers, memory, privacy_price, step, text_start
 from benchmarks._harness import Comparison, compare
 from benchmarks._memory_meter import peak_bytes
 
@@ -104,6 +105,22 @@ def test_batching_writes_a_ratio_for_every_cut(tmp_path: Path) -> None:
     rows = table_rows(path)
     assert [row[3].split(",")[0] for row in rows] == ["sorted", "shuffled", "shuffled"]
     assert all(number(row[5]) >= 1 and number(row[7]) > 0 for row in rows)
+
+
+def test_how_a_text_begins_has_a_row_for_each_form(tiny_model: str, tmp_path: Path) -> None:
+    (tmp_path / "smcalflow").mkdir()
+    user = {"turn_index": 0, "lispress": "(Yield (Today))", "user_utterance": {"original_text": "what day is it"}}
+    for part in ("train", "valid"):
+        lines = (json.dumps({"dialogue_id": f"d{i}", "turns": [{**user, "skip": False}]}) for i in range(4))
+        with zipfile.ZipFile(tmp_path / "smcalflow" / f"{part}.dataflow_dialogues.jsonl.zip", "w") as archive:
+            archive.writestr(f"{part}.dataflow_dialogues.jsonl", "\n".join(lines))
+    path = tmp_path / "text_start.md"
+    arguments = ["--steps", "1", "--batch-size", "2", "--held-out", "2", "--seeds", "1", "--tasks", "tree"]
+    arguments += ["--forms", "- bos", "bos line", "--model", tiny_model, "--data", str(tmp_path), "--out", str(path)]
+    text_start.main(arguments)
+    rows = [row for row in table_rows(path) if row[0] == "tree"]
+    assert [row[1] for row in rows] == ["- bos", "bos line"] and number(rows[0][4]) > 0
+    assert rows[0][5] == "+0.000" and rows[1][5] != "+0.000", "another form, another loss"
 
 
 def test_peak_counts_what_lives_at_once() -> None:
