@@ -21,6 +21,8 @@ MAX_LENGTH = 512
 #: byte-level tokenizer cuts the words of a quoted name as it cuts them in the utterance, which makes copying names easy
 #: for a small model.
 Linearisation = Literal["raw", "spaced"]
+#: What :meth:`TextFormat.compatibility` calls what stands around prompts.
+_AROUND = "begin of texts"
 _STRING = re.compile(r'"((?:[^"\\]|\\.)*)"')
 _SPACED_STRING = re.compile(r'" ((?:[^"\\]|\\.)*) "')
 
@@ -29,8 +31,8 @@ class Encoded(NamedTuple):
     """Token ids of one example.
 
     Attributes:
-        input_ids: Prompt, separator, target and end of text.
-        num_prompt: Leading ids without loss (prompt and separator).
+        input_ids: What begins a text, prompt, separator, target and end of text.
+        num_prompt: Leading ids without loss (all before the target).
     """
 
     input_ids: list[int]
@@ -56,11 +58,17 @@ class Filled:
 
 @dataclass
 class TextFormat:
-    """Writes examples as ``" {prompt}" <bos> " {target}" <eos>``.
+    """Writes examples as ``" {prompt}" <sep> " {target}" <eos>``, behind ``<bos>`` where the tokenizer puts it itself.
+
+    So a base reads what it was trained on: Llama 3 and Gemma have seen no text without their ``<bos>`` at place 0, and
+    none with one inside. The separator is the tokenizer's ``sep_token``; a tokenizer without one has a line feed, which
+    costs a base of web text less than its ``<bos>`` (``benchmarks/text_start.py``). The shipped base's is ``<bos>``, as
+    it was trained. A target without a prompt stands behind ``<bos>`` alone.
 
     The prompt of p(x) is ``utterance``, of p(y) ``parse`` and of p(x|y) ``utterance: {source}``: with this public
     prefix a model that was trained with it never answers one task with another's text. Without it, as in Mireshghallah
-    et al. (2023), it is empty, or ``{source}``. GPT-2's only special token, ``<|endoftext|>``, is both <bos> and <eos>.
+    et al. (2023), it is empty, or ``{source}``. GPT-2's only special token, ``<|endoftext|>``, is both ``<bos>``
+    and ``<eos>``.
     With a table of placeholders, a model never sees the names in trees: turns and prompts have placeholders instead
     (:func:`doppel.lispress.slots.to_slots`). :meth:`fill` puts the prompt's names into what the model wrote, and public
     ones where the prompt has none.
@@ -85,8 +93,12 @@ class TextFormat:
     bos_id: int = field(init=False)
     eos_id: int = field(init=False)
     pad_id: int = field(init=False)
+    first_ids: list[int] = field(init=False)
+    separator_ids: list[int] = field(init=False)
 
     def __post_init__(self) -> None:
+        from doppel.models.texts import first_of_all  # imports torch, which the constants above do without
+
         eos = self.tokenizer.eos_token_id
         if eos is None:
             raise UserError(
@@ -96,6 +108,8 @@ class TextFormat:
         self.eos_id = eos
         self.bos_id = eos if self.tokenizer.bos_token_id is None else self.tokenizer.bos_token_id
         self.pad_id = eos if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id
+        self.first_ids = first_of_all(self.tokenizer)
+        self.separator_ids = self._separator()
         self._table = None if self.slots is None else slot_table(self.slots)
 
     @property
@@ -161,7 +175,7 @@ class TextFormat:
         return self.encode_all([turn])[0]
 
     def encode_prompt(self, prompt: str | None) -> list[int]:
-        """Return the ids after which the model writes its target: the prompt, if any, and the separator."""
+        """Return the ids after which the model writes its target: all that stands before it."""
         return self.encode_prompts([prompt])[0]
 
     def encode_prompts(self, sources: Sequence[str | None]) -> list[list[int]]:
@@ -185,7 +199,19 @@ class TextFormat:
     def _ids_of_prompts(self, texts: Sequence[str]) -> list[list[int]]:
         distinct = [text for text in dict.fromkeys(texts) if text]  # often one for all rows
         ids = dict(zip(distinct, self._ids(distinct), strict=True))
-        return [[*ids.get(text, ()), self.bos_id] for text in texts]
+        around = {text: self.around(text) for text in ids} | {"": self.around("")}
+        return [[*around[text][0], *ids.get(text, ()), *around[text][1]] for text in texts]
+
+    def around(self, prompt: str) -> tuple[list[int], list[int]]:
+        """Return the ids before and behind a prompt as :meth:`prompt_text` gives it."""
+        return (self.first_ids, self.separator_ids) if prompt else ([], [self.bos_id])
+
+    def _separator(self) -> list[int]:
+        if self.tokenizer.sep_token_id is not None:
+            return [self.tokenizer.sep_token_id]
+        line = self._ids(["\n"])[0]
+        is_said = bool(line) and self.tokenizer.unk_token_id not in line
+        return line if is_said else [self.bos_id]
 
     def decode(self, ids: list[int]) -> str:
         """Decode generated target ids, up to the first end of text, without the leading space."""
@@ -237,21 +263,34 @@ class TextFormat:
         return Filled(fill(text, table.kinds, value_of), len(given), num_said, len(said) - num_said)
 
     def compatibility(self) -> dict[str, str]:
-        """Return what must be alike for one model's weights to serve another: tokenizer, linearisation, prefix, slots.
+        """Return what must be alike for one model's weights to serve another: tokenizer, linearisation, prefix, slots,
+        and what stands around prompts.
 
-        The tokenizer and the table of slots by their digests; without such a table nothing is said of it.
+        The tokenizer and the table of slots by their digests; without such a table nothing is said of it, nor of
+        prompts that ``<bos>`` ends.
         """
         own = self.tokenizer
         state = own.backend_tokenizer.to_str() if own.is_fast else repr(sorted(own.get_vocab().items()))
         tokenizer = hashlib.blake2b(f"{state}\0{self.bos_id},{self.eos_id}".encode(), digest_size=16).hexdigest()
         prefix = "yes" if self.task_prefix else "no"
         slots = {} if self._table is None else {"slots": self._table.digest}
-        return {"tokenizer": tokenizer, "linearisation": self.linearisation, "task_prefix": prefix, **slots}
+        around = {} if self._is_first_form else {_AROUND: f"{self.first_ids} {self.separator_ids}"}
+        return {"tokenizer": tokenizer, "linearisation": self.linearisation, "task_prefix": prefix, **slots, **around}
+
+    @property
+    def _is_first_form(self) -> bool:
+        """Whether ``<bos>`` ends a prompt and nothing stands before it, as in every model of before."""
+        return not self.first_ids and self.separator_ids == [self.bos_id]
 
     def other_format(self, saved: Mapping[str, str]) -> str | None:
         """Return which part of the :meth:`compatibility` differs from that of weights; None if they fit."""
         own = self.compatibility()
-        return next((name for name in {**own, **saved} if saved.get(name) != own.get(name)), None)
+        name = next((name for name in {**own, **saved} if saved.get(name) != own.get(name)), None)
+        if name != _AROUND or _AROUND in saved:
+            return name
+        bos = self.tokenizer.convert_ids_to_tokens(self.bos_id)
+        keeps = f': "sep_token": "{bos}" in the tokenizer_config.json of its base keeps that form'
+        return f"{_AROUND} (it is of before: {bos} ended its prompts{'' if self.first_ids else keeps})"
 
 
 def spaced(tree: str) -> str:

@@ -43,5 +43,6 @@ def test_it_is_small_and_its_special_tokens_differ() -> None:
     assert sum(path.stat().st_size for path in BASE.iterdir()) <= 16 * 2**20
     text_format = UtteranceLM(base_model=str(BASE)).text_format
     assert len({text_format.bos_id, text_format.eos_id, text_format.pad_id}) == 3
+    assert (text_format.first_ids, text_format.separator_ids) == ([], [text_format.bos_id]), "as it was trained"
     with safe_open(BASE / "model.safetensors", "pt") as weights:
         assert "lm_head.weight" not in weights.keys()  # noqa: SIM118 (no mapping)

@@ -289,6 +289,7 @@ def test_the_adapted_model_has_what_the_adapter_adds_and_a_card_that_says_what_i
     torch.testing.assert_close(after[f"{name}.weight"] - before, b.half().float() @ a.half().float(), atol=1e-5, rtol=0)
     same = [torch.equal(after[key], value) for key, value in load_model(folder).named_parameters() if name not in key]
     assert all(same) and same
+    assert load_tokenizer(str(out)).sep_token == "<|im_start|>", "what ended prompts when the adapter was taught"
     (own, *_) = origins_of(out)
     assert own["is_public"] and not own["is_changed"]
     assert json.loads((out / "privacy_card.json").read_text())["trained_on"] == made.LEARNT

@@ -19,7 +19,7 @@ PAIRS = [
 
 
 def write_model(folder: Path, **changes: Any) -> None:
-    """Write the model and its byte-level BPE tokenizer.
+    """Write the model and its byte-level BPE tokenizer, whose begin of text ends prompts, as in the shipped base.
 
     Args:
         folder: Where.
@@ -38,9 +38,8 @@ def write_model(folder: Path, **changes: Any) -> None:
         show_progress=False,
     )
     tokenizer.train_from_iterator([text for pair in PAIRS for text in pair], trainer)
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>"
-    ).save_pretrained(folder)
+    tokens = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "sep_token": "<bos>"}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **tokens).save_pretrained(folder)
     torch.manual_seed(0)
     tiny = {"n_positions": 96, "n_embd": 32, "n_layer": 2, "n_head": 2}
     special = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}

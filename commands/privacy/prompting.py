@@ -38,12 +38,12 @@ import torch
 
 folder, prompt = {folder}, {prompt}
 tokenizer, {load}
-ids = torch.tensor([tokenizer(prompt, add_special_tokens=False)["input_ids"] + [{bos}]] * 5)
+ids = torch.tensor([{before}tokenizer(prompt, add_special_tokens=False)["input_ids"] + {behind}] * 5)
 written = model.generate({given}, attention_mask=torch.ones_like(ids))[:, ids.shape[1] :]
 print(*tokenizer.batch_decode(written, skip_special_tokens=True), sep="\\n")
 ```
 
-Token {bos} ends the prompt, token {eos} the text, which begins with a blank. How its run samples is in
+`{behind}` ends the prompt, token {eos} the text, which begins with a blank. How its run samples is in
 `generation_config.json`, {reads}: {settings}. {notes}
 """
 _WHOLE = {
@@ -127,6 +127,8 @@ class Prompting:
         what = f"The model writes {names[self.target]}" + (f" for {names[self.source]}." if self.source else ".")
         text_format = dataclasses.replace(text_format, source=self.source, target=self.target)
         example = self.example or {"parse": "(Yield (Today))", "label": "LABEL"}.get(self.source or "")
+        prompt = text_format.prompt_text(example)
+        before, behind = text_format.around(prompt)
         settings = self.generation_config(text_format)
         shown = ("num_beams", "top_k", "top_p", "temperature", "max_new_tokens")
         lines = _WHOLE
@@ -140,8 +142,9 @@ class Prompting:
             statement=statement,
             what=what,
             folder=json.dumps(out.resolve().name),
-            prompt=json.dumps(text_format.prompt_text(example), ensure_ascii=False),
-            bos=text_format.bos_id,
+            prompt=json.dumps(prompt, ensure_ascii=False),
+            before=f"{before} + " if before else "",
+            behind=behind,
             eos=text_format.eos_id,
             settings=", ".join(f"`{name}` {getattr(settings, name)}" for name in shown),
             notes=" ".join(self._notes(text_format)),

@@ -13,6 +13,12 @@ from tqdm import tqdm
 MAX_LENGTH = 1024
 
 
+def first_of_all(tokenizer: Any) -> list[int]:
+    """Return the begin of text where a tokenizer puts it at place 0 by itself, as those of Llama 3 and Gemma do."""
+    begin, plain = (tokenizer("a", add_special_tokens=added)["input_ids"][:1] for added in (True, False))
+    return begin if begin == [tokenizer.bos_token_id] != plain else []
+
+
 def longest_text(model: Any, most: int = MAX_LENGTH) -> int:
     """Return the number of tokens that a model can read, at most ``most``."""
     return min(most, getattr(model.config, "max_position_embeddings", None) or most)

@@ -26,7 +26,7 @@ VOCAB_SIZE, GRAMMAR_TURNS, GRAMMAR_SEED, API_REPEATS = 4096, 60_000, 1, 50
 
 
 def train(texts: Iterator[str], out: Path) -> None:
-    """Write a tokenizer that Hugging Face loads, with distinct begin, end and padding tokens."""
+    """Write a tokenizer that Hugging Face loads: distinct begin, end and padding tokens; begin ends prompts, too."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
@@ -37,9 +37,8 @@ def train(texts: Iterator[str], out: Path) -> None:
         show_progress=True,
     )
     bpe.train_from_iterator(texts, trainer)
-    PreTrainedTokenizerFast(
-        tokenizer_object=bpe, bos_token=BOS, eos_token=EOS, pad_token=PAD, clean_up_tokenization_spaces=False
-    ).save_pretrained(out)
+    tokens = {"bos_token": BOS, "eos_token": EOS, "pad_token": PAD, "sep_token": BOS}
+    PreTrainedTokenizerFast(tokenizer_object=bpe, **tokens, clean_up_tokenization_spaces=False).save_pretrained(out)
 
 
 def public_texts(utterances: Path, api: Path) -> Iterator[str]:

@@ -81,15 +81,19 @@ def make(folder: Path) -> None:
 def adapt(folder: Path, out: Path) -> None:
     """Merge the shipped adapter into the model of a folder, unless that was done: plain weights, README and card.
 
+    The adapter was taught prompts that the begin of text ends, so that is the tokenizer's separator; a folder of before
+    gets it, too.
+
     Args:
         folder: What :func:`make` made.
         out: Folder to write, which appears under its name when it is whole.
     """
     import torch
     from safetensors.torch import load_file
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoModelForCausalLM
 
     if out.is_dir():
+        _separate_by_begin(out, out)
         return
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     factors = load_file(ADAPTER)
@@ -102,11 +106,19 @@ def adapt(folder: Path, out: Path) -> None:
     part = out.with_name(f".{out.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     model.save_pretrained(part)
-    AutoTokenizer.from_pretrained(folder).save_pretrained(part)
+    _separate_by_begin(folder, part)
     shutil.copyfile(HERE / "README.md", part / "README.md")
     write_card(part, not_private_card(True, origins_of(folder)) | {"trained_on": LEARNT})
     part.rename(out)
     sys.stderr.write(f"{out} is made\n")
+
+
+def _separate_by_begin(folder: Path, out: Path) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.sep_token = tokenizer.bos_token
+    tokenizer.save_pretrained(out)
 
 
 def is_whole(folder: Path) -> bool:

@@ -23,7 +23,7 @@ TEXTS = [
 
 @pytest.fixture(scope="session")
 def tokenizer() -> PreTrainedTokenizerFast:
-    """A byte-level BPE with distinct begin, end and padding ids."""
+    """A byte-level BPE with distinct begin, end and padding ids, whose begin of text ends prompts, too."""
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     bpe.decoder = decoders.ByteLevel()
@@ -34,7 +34,8 @@ def tokenizer() -> PreTrainedTokenizerFast:
         show_progress=False,
     )
     bpe.train_from_iterator(TEXTS, trainer)
-    return PreTrainedTokenizerFast(tokenizer_object=bpe, pad_token="<pad>", bos_token="<bos>", eos_token="<eos>")
+    names = {"pad_token": "<pad>", "bos_token": "<bos>", "eos_token": "<eos>", "sep_token": "<bos>"}
+    return PreTrainedTokenizerFast(tokenizer_object=bpe, **names)
 
 
 @pytest.fixture

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers.processors import TemplateProcessing
+from transformers import PreTrainedTokenizerFast
 
 from datamodules.reading.example import Example, Field
 from datamodules.text_format import TextFormat
@@ -36,3 +40,53 @@ def test_a_special_token_that_somebody_typed_is_text(tokenizer: Any, text: str) 
     ids = text_format.encode(Example(text, None, "u")).input_ids
     assert not {text_format.bos_id, text_format.eos_id, text_format.pad_id} & set(ids[1:-1])
     assert text_format.decode(ids[1:]) == text and text_format.compatibility() == before
+
+
+def with_first(tokenizer: Any) -> Any:
+    """The tokenizer, but it puts its begin of text at place 0 by itself, as those of Llama 3 and Gemma do."""
+    found = deepcopy(tokenizer)
+    begin = [(found.bos_token, found.bos_token_id)]
+    found.backend_tokenizer.post_processor = TemplateProcessing(f"{found.bos_token} $A", special_tokens=begin)
+    return found
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+@pytest.mark.parametrize("separator", [None, "<bos>", "<eos>"])
+def test_a_text_begins_as_those_that_its_base_has_seen(tokenizer: Any, is_first: bool, separator: str | None) -> None:
+    """Begin of text at place 0 alone, and only where the tokenizer puts it; a line feed where it names no separator."""
+    given = with_first(tokenizer) if is_first else deepcopy(tokenizer)
+    given.sep_token = separator
+    text_format = TextFormat(given, "label", "utterance", 64, task_prefix=True)
+    bos, line = text_format.bos_id, given.convert_tokens_to_ids("Ċ")
+    between = line if separator is None else given.convert_tokens_to_ids(separator)
+    (prompt,), (text,) = text_format.tokenize(["utterance: Weather"]), text_format.tokenize(["hi"])
+    row = text_format.encode(Example("hi", None, "u", label="Weather"))
+    assert row.input_ids == [*[bos] * is_first, *prompt, between, *text, text_format.eos_id]
+    assert row.input_ids[: row.num_prompt] == text_format.encode_prompt("Weather")
+    assert text_format.decode(row.input_ids[row.num_prompt :]) == "hi"
+    alone = replace(text_format, source=None, task_prefix=False)
+    assert alone.encode_prompt(None) == [bos], "nothing stands before it that a separator could part it from"
+
+
+def test_a_vocabulary_without_a_line_feed_parts_by_its_begin_of_text() -> None:
+    words = Tokenizer(models.WordLevel({"<unk>": 0, "<bos>": 1, "<eos>": 2, "hi": 3}, unk_token="<unk>"))
+    for split in (pre_tokenizers.Whitespace(), pre_tokenizers.Split(" ", "removed")):
+        words.pre_tokenizer = split
+        names = {"bos_token": "<bos>", "eos_token": "<eos>", "unk_token": "<unk>"}
+        given = PreTrainedTokenizerFast(tokenizer_object=words, **names)
+        assert TextFormat(given, "label", "utterance", 9).separator_ids == [1]
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+def test_weights_of_before_say_so_and_fit_where_the_base_keeps_their_form(tokenizer: Any, is_first: bool) -> None:
+    given = with_first(tokenizer) if is_first else deepcopy(tokenizer)
+    given.sep_token = None
+    today = TextFormat(given, None, "utterance", 64, task_prefix=True)
+    before = {name: told for name, told in today.compatibility().items() if name != "begin of texts"}
+    told = today.other_format(before)
+    assert told is not None and "it is of before: <bos> ended its prompts" in told
+    assert today.other_format(today.compatibility()) is None
+    keeps = deepcopy(given)
+    keeps.sep_token = "<bos>"
+    as_advised = replace(today, tokenizer=keeps).other_format(before)
+    assert ('"sep_token": "<bos>"' in told) == (as_advised is None) == (not is_first)

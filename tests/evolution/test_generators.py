@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tokenizers.processors import TemplateProcessing
 from transformers import AutoModelForCausalLM, AutoTokenizer, MistralConfig, MistralForCausalLM
 
 from doppel.errors import DataError, UserError
@@ -99,6 +100,19 @@ def test_the_nucleus_is_kept_and_a_long_question_is_cut_at_its_begin(tiny_model:
     assert model.write([[5, 6]], ["a"]) == model.write([[5, 6]], ["b"]), "one token is left"
     long = list(range(3, 90)) * 20
     assert model.write([long], ["a"]) == model.write([long[-model._longest :]], ["a"])
+
+
+def test_a_question_begins_as_the_models_tokenizer_begins_a_text(tiny_model: str, tmp_path: Path) -> None:
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(tiny_model), AutoTokenizer.from_pretrained(tiny_model)
+    begin = TemplateProcessing("<bos> $A", special_tokens=[("<bos>", 0)])
+    tokenizer.backend_tokenizer.post_processor = begin
+    for part in (model, tokenizer):
+        part.save_pretrained(tmp_path)
+    plain, first = (FolderModel(folder, max_new_tokens=12) for folder in (tiny_model, tmp_path))
+    assert first.write([[5, 6], []], ["a", "b"]) == plain.write([[0, 5, 6], [0]], ["a", "b"])
+    assert first.write([[0, 5, 6]], ["a"]) == first.write([[5, 6]], ["a"]) != plain.write([[5, 6]], ["a"])
+    long = list(range(3, 90)) * 20
+    assert first.write([long], ["a"]) == plain.write([[0, *long[-first._longest :]]], ["a"])
 
 
 def test_a_model_with_a_window_writes_too_and_alike_for_its_streams(tiny_model: str, tmp_path: Path) -> None:

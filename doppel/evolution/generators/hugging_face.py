@@ -18,6 +18,7 @@ from doppel.evolution.generators.answers import Answers
 from doppel.evolution.generators.wording import Question
 from doppel.models.judges import first_token
 from doppel.models.load import ModelError, load_with_tokenizer
+from doppel.models.texts import first_of_all
 
 #: Times ``batch_size`` texts are written before any of them is kept.
 _KEPT_TOGETHER = 8
@@ -51,12 +52,13 @@ class FolderModel:
     ) -> None:
         try:
             self._model, self._tokenizer = load_with_tokenizer(folder)
-            self._start = first_token(self._tokenizer)
+            self._start, self._first = first_token(self._tokenizer), first_of_all(self._tokenizer)
         except ModelError as error:
             raise UserError(f"evolution.generator: {error}") from None
         self._rule = DrawingRule(0, top_p, temperature, (), self._tokenizer.eos_token_id)
         self._max_new_tokens, self._batch_size = max_new_tokens, batch_size
         self._longest = int(getattr(self._model.config, "max_position_embeddings", 1 << 20)) - max_new_tokens
+        self._longest -= len(self._first)
         if self._longest < 1:
             raise UserError(
                 f"evolution.max_new_tokens is {max_new_tokens}: the model has too few positions", about=folder
@@ -82,7 +84,7 @@ class FolderModel:
             streams: Name of the random stream of each.
         """
         requests = [
-            Request(list(row[-self._longest :]) or [self._start], self._max_new_tokens, _stream(name))
+            Request(self._begun(row[-self._longest :]), self._max_new_tokens, _stream(name))
             for row, name in zip(rows, streams, strict=True)
         ]
         longest = longest_decodable(self._model)
@@ -92,6 +94,11 @@ class FolderModel:
         rest = iter(self._generate(list(compress(requests, others)), " ".join(compress(streams, others))))
         written = [next(own if short else rest) for short in is_own]
         return [str(self._tokenizer.decode(ids, skip_special_tokens=True)) for ids in map(self._text, written)]
+
+    def _begun(self, row: Sequence[int]) -> list[int]:
+        """Put the begin of text before a row where the tokenizer would; a wording may have put it there."""
+        first = self._first if list(row[:1]) != self._first else []
+        return [*first, *row] or [self._start]
 
     def _text(self, ids: list[int]) -> list[int]:
         end = self._rule.eos_id

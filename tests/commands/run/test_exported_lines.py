@@ -55,7 +55,7 @@ def test_they_write_what_the_run_writes(run: Path, tmp_path: Path, stage: str, m
     samples = run / ("two_stage/samples.jsonl" if source == "parse" else "labels/samples.jsonl")
     given = [json.loads(line)[source] for line in samples.read_bytes().splitlines()] if source else [None]
     given += ["(Yield (Today))"] if source == "parse" else []  # where no released tree is of a telling length
-    prompts = {tokenizer.decode(text_format.encode_prompt(text)[:-1]): text for text in given}
+    prompts = {text_format.prompt_text(text): text for text in given}
     (prompt,) = re.findall(r"^folder, prompt = \"released\", (.*)$", lines, flags=re.M)
     source_text = prompts[json.loads(prompt)]
     texts = sample_texts(
