@@ -79,7 +79,7 @@ class FrozenBase:
         """
         asked = self._asked if self._asked != "auto" else dtype_of(self.name)
         dtype = getattr(torch, "float32" if self._asked == "auto" and asked != "bfloat16" else asked)
-        if not torch.cuda.is_available():
+        if not torch.cuda.is_available() and torch.get_default_device().type != "meta":
             refuse_shortage(self.name, dtype, torch.device("cpu"))
         self.is_in_folder = init == "pretrained"
         return load_model(self.name, init=init, dropout=dropout, dtype=dtype)

@@ -6,6 +6,7 @@ import torch
 from transformers import PreTrainedModel
 
 from doppel.models.adapters import LoraArguments, add_adapters
+from doppel.models.frozen_base import FrozenBase
 from doppel.models.load import load_model
 
 
@@ -23,9 +24,8 @@ def shell(name: str, frozen: torch.dtype, lora: LoraArguments | None) -> PreTrai
     """
     with torch.device("meta"):
         model = load_model(name, init="random", dtype=torch.float32 if lora is None else frozen).train()
-        if lora is not None:
-            add_adapters(model, lora)
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            parameter.data = parameter.data.float()
+        if lora is None:
+            return model
+        add_adapters(model, lora)
+    FrozenBase(name).freeze(model)
     return model

@@ -131,9 +131,8 @@ def _here() -> torch.device:
 def _held(model: CausalLM, config: Mapping[str, Any], half: torch.dtype | None) -> Footprint | None:
     """What a training of a configuration holds on this machine's device."""
     data = (config.get("data") or {}).get("init_args") or {}
-    if half is not None:
-        for parameter in model.model.parameters() if model.lora is not None else ():
-            parameter.data = parameter.data.to(torch.float32 if parameter.requires_grad else half)
+    if model.base is not None:
+        model.base.settle(_here(), "bf16-mixed" if half is torch.bfloat16 else "32-true")
     micro = Micro(
         data.get("max_tokens_per_micro_batch") or 4096,
         data.get("max_units_per_micro_batch"),
