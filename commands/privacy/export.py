@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from commands.privacy.coverage import FILE_NAME, taken_as_given
 from commands.run_folder.manifest import Manifest
@@ -15,6 +15,9 @@ from doppel.errors import UserError
 from doppel.files import run_of, write_text
 from doppel.models.lora_folder import base_of, digests
 from doppel.privacy.card import CARD
+
+if TYPE_CHECKING:
+    from doppel.models.frozen_base import FrozenBase
 
 _OWN_README = """# {name}
 
@@ -45,9 +48,9 @@ def export(
 
     Release this folder, never a checkpoint: last.ckpt also holds the settings of the run and the optimiser's state. The
     folder holds weights, tokenizer, privacy card, generation_config.json, and README.md with the lines of Python that
-    sample from it. Any Hugging Face code loads it, and so does base_model. Of a training with LoRA the weights are the
-    adapters alone, as peft and vLLM read them, and the card names their base by SHA-256. Of a model of your own it
-    holds pytorch_model.bin, its state dict, the card, and README.md with the lines that load it.
+    sample from it. Any Hugging Face code loads it, and so does base_model. Of a training with LoRA it holds the LoRA
+    weights alone, as peft and vLLM read them, and the card names their base by SHA-256. Of a model of your own it holds
+    pytorch_model.bin, its state dict, the card, and README.md with the lines that load it.
 
     Example:
         python cli.py export runs/mine/topics/one_stage released/topics
@@ -65,9 +68,8 @@ def export(
     import torch
 
     from callbacks.export import write_adapters, write_pretrained, write_weights
-    from commands.lightning.trained_model import place_of, trained_model
+    from commands.lightning.trained_model import trained_model
     from commands.privacy.prompting import Prompting
-    from doppel.models.load import dtype_of
     from doppel.privacy.checkpoint import read_checkpoint
 
     checkpoint = stage_dir / "checkpoints" / "last.ckpt"
@@ -80,13 +82,14 @@ def export(
     if merge and not is_lora:
         raise UserError(f"{stage_dir} was trained without LoRA, and its weights are whole: leave --merge out")
     card = _card(stage_dir, checkpoint, config)
-    if is_lora and not merge:
-        card["base"] = _base(str(place_of(config.model["base_model"])))
     if "base_model" in config.model:
         model = trained_model(checkpoint, config)
         prompting = Prompting.of(stage_dir, config, model.text_format)
         model.model.generation_config = prompting.generation_config(model.text_format)
-        kind = getattr(torch, dtype or (dtype_of(str(place_of(config.model["base_model"]))) if merge else "float32"))
+        if model.base is not None and not merge:
+            card["base"] = _base(model.base)
+        kind = torch.float32 if model.base is None or not merge else model.base.dtype
+        kind = kind if dtype is None else getattr(torch, dtype)
         (write_adapters if "base" in card else write_pretrained)(out, model.model, model.text_format, kind, card)
         write_text(out / "README.md", prompting.readme(out, model.text_format, card["statement"], card.get("base")))
         what = f"{'LoRA weights' if 'base' in card else 'weights'}, tokenizer, {CARD}, and how to sample in README.md"
@@ -100,18 +103,24 @@ def export(
     print("\n".join([f"{out}: {what}", card["statement"], *caveats]))
 
 
-def _base(place: str) -> dict[str, Any]:
+def _base(base: FrozenBase) -> dict[str, Any]:
     """What LoRA weights say of the model that they are for: its name, as anybody may read it, and its files.
 
     Raises:
-        UserError: It is a folder of LoRA weights itself, which neither peft nor vLLM takes as a base.
+        UserError: Nothing loads them on top of it: it is in no folder, or in one of LoRA weights.
     """
-    if base_of(place) is not None:
+    whole = "add --merge, which writes the whole model"
+    if not base.is_in_folder:
         raise UserError(
-            f"{place}, the base of this training, is a folder of LoRA weights, on top of which nothing loads others: "
-            "add --merge, which writes the whole model"
+            f"the base of this training is not what {base.name} holds: its weights stand in the checkpoint alone, for "
+            f"they are from init_weights, of init: random or of an older release; {whole}"
         )
-    return {"name": public_names(place), "sha256": digests(place)}
+    if base_of(base.name) is not None:
+        raise UserError(
+            f"{base.name}, the base of this training, is a folder of LoRA weights, on top of which nothing loads "
+            f"others: {whole}"
+        )
+    return {"name": public_names(base.name), "sha256": digests(base.name)}
 
 
 def _class_path(config: StageConfig) -> str:

@@ -155,13 +155,14 @@ def check_loads(name: str | Path, kind: Kind = "causal_lm") -> None:
     """
     with _quietly():
         load_tokenizer(name)
-        base = base_of(name) or name
-        if base != name:
+        if (base := base_of(name)) is not None:
             _open_lora(Path(name).expanduser())
+            check_loads(base, kind)
+            return
         try:
-            _loaded(base, kind, config=load_config(base), device_map="meta")
+            _loaded(name, kind, config=load_config(name), device_map="meta")
         except _FAILURES as error:
-            raise _cannot("model", str(base), error) from error
+            raise _cannot("model", str(name), error) from error
 
 
 def check_ids(tokenizer: Any, model: PreTrainedModel, name: str) -> None:

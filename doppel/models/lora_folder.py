@@ -33,7 +33,7 @@ def base_of(name: str | Path) -> str | None:
     Raises:
         UserError: Its ``adapter_config.json`` cannot be read, or names no other folder or hub name.
     """
-    folder = Path(name)
+    folder = Path(name).expanduser()
     if not (folder / CONFIG).is_file() or (folder / "config.json").is_file():
         return None
     try:
@@ -78,9 +78,7 @@ def merge(model: PreTrainedModel, folder: Path) -> None:
         raise ValueError(f"it holds no {WEIGHTS}: copy it there, as save_pretrained of peft writes it")
     config = PeftConfig.from_pretrained(str(folder))
     if not isinstance(config, LoraConfig):
-        raise ValueError(
-            f"it holds adapters of the kind {config.peft_type.value}, and LoRA alone is merged into a base"
-        )
+        raise ValueError(f"it holds weights of the kind {config.peft_type.value}, and LoRA alone is merged into a base")
     adapted = PeftModel(model, config)
     found = adapted.load_adapter(str(folder), "default", torch_device="cpu")
     if misfits := [*found.missing_keys, *found.unexpected_keys]:

@@ -41,10 +41,12 @@ def llama(tiny_model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-def train(run: Path, base: str, corpus: str, is_private: bool = True, **lora: Any) -> Path:
+def train(
+    run: Path, base: str, corpus: str, is_private: bool = True, given: dict[str, Any] | None = None, **lora: Any
+) -> Path:
     """RUN/fit of two steps of LoRA, as `fit` leaves it."""
     arguments = {"rank": 3, "alpha": 6.0} | lora
-    model = UtteranceLM(base_model=base, lora=LoraArguments(**arguments))
+    model = UtteranceLM(base_model=base, lora=LoraArguments(**arguments), **(given or {}))
     for name, parameter in model.named_parameters():
         if "lora_B" in name:  # no longer at the start, where B = 0 hides A
             torch.nn.init.normal_(parameter, std=0.1)
@@ -184,6 +186,23 @@ def test_a_run_goes_on_from_an_exported_folder_and_is_released_whole(
     assert [origin["path"] for origin in origins] == [str(base)] and origins[0]["private"]["scope"] == "default"
     caveats = " ".join(json.loads((merged / "privacy_card.json").read_text())["caveats"])
     assert "charged to another ledger" in caveats
+
+
+@pytest.mark.parametrize("init", ["random", "init_weights"])
+def test_adapters_of_a_base_that_no_folder_holds_are_released_whole(
+    init: str, tiny_model: str, corpus: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {"init": "random"}
+    if init == "init_weights":
+        start = UtteranceLM(base_model=tiny_model, init="random")
+        trainer = fit(tmp_path / "start", start, data_module(corpus, is_public=True), [], max_steps=1)
+        trainer.save_checkpoint(tmp_path / "start.ckpt")
+        given = {"init_weights": str(tmp_path / "start.ckpt")}
+    stage = train(tmp_path / "run", tiny_model, corpus, is_private=False, given=given)
+    assert cli.main(["export", str(stage), str(tmp_path / "refused")]) == 2
+    assert "is not what" in capsys.readouterr().err and not (tmp_path / "refused").exists()
+    merged = export(stage, tmp_path / "merged", "--merge")
+    torch.testing.assert_close(logits(plain(merged)), trained(stage), rtol=0, atol=1e-5)
 
 
 def test_merge_is_refused_where_nothing_is_merged(
