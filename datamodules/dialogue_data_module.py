@@ -53,7 +53,7 @@ class DialogueDataModule(TrainingDataModule):
         batch_size: Expected number of units in a logical batch, B, over all ranks. Null: a twentieth of the units, a
             function of their public number (:func:`~doppel.privacy.spec.usual_batch_size`).
         max_tokens_per_micro_batch: Token budget of a micro-batch: rows times padded length.
-        max_units_per_micro_batch: Units of a micro-batch, at most: a private training of adapters holds the gradient of
+        max_units_per_micro_batch: Units of a micro-batch, at most: a private training with LoRA holds the gradient of
             each, 4 bytes a trained weight, which many short rows make more than their activations. Null: no bound.
         truncate: Cut requests longer than the model's ``max_length``. False: such a row keeps its place and contributes
             zero. Prompts and trees are never cut (:func:`~datamodules.batches.encoded.encode_examples`).
