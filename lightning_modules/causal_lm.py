@@ -88,9 +88,9 @@ class CausalLM(LogicalBatchModule):
             trees have no placeholders.
         dropout: Overrides the dropout probabilities of the base model; null keeps them.
         lora: Train low-rank adapters (LoRA) only; null trains every weight.
-        dtype: How the weights below adapters are held. ``auto``: in what the training computes in, bfloat16 where its
-            precision is bfloat16 or a GPU has it; in float32 on a CPU, as their folder says. Adapters, optimiser and
-            sums are float32 in any case, and so is a model whose weights are all trained.
+        dtype: How the weights below LoRA are held. ``auto``: in what the training computes in, bfloat16 where its
+            precision is bfloat16 or a GPU has it; in float32 on a CPU, as their folder says. LoRA weights, optimiser
+            and sums are float32 in any case, and so is a model whose weights are all trained.
         activation_checkpointing: Recompute activations of the model's blocks in the backward pass: less memory, about a
             third more time. A private training keeps more of the layers that it trains: there a smaller
             ``max_tokens_per_micro_batch`` saves memory without that time.

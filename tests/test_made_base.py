@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import cli
 from commands.run.experiment.experiment import load
-from commands.run.preflight.sources import check_files
+from commands.run.preflight.models import check_models
 from datamodules.text_format import TextFormat
 from doppel.console.plan import num_parameters_of
 from doppel.errors import DataError, UserError
@@ -243,7 +243,7 @@ def test_pip_is_asked_for_exact_hashes(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.fixture
 def missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of a folder that nobody has made, in a place where none is."""
-    monkeypatch.setattr("commands.run.preflight.sources.ROOT", tmp_path)
+    monkeypatch.setattr("commands.run.preflight.models.ROOT", tmp_path)
     return str(tmp_path / "models" / "smollm2-135m")
 
 
@@ -253,8 +253,10 @@ def test_who_names_the_missing_folder_is_told_the_command_in_one_line(missing: s
         lambda: load_tokenizer(missing),
         lambda: num_parameters_of(Path(missing)),
         lambda: TextFeaturizer(missing)(["text"]),
-        lambda: check_files(work_of(load(ROOT / "configs/experiments/quickstart.yaml", {"model.base_model": missing}))),
-        lambda: check_files(work_of(load(ROOT / "configs/experiments/quickstart.yaml", {"featurizer": missing}))),
+        lambda: check_models(
+            work_of(load(ROOT / "configs/experiments/quickstart.yaml", {"model.base_model": missing}))
+        ),
+        lambda: check_models(work_of(load(ROOT / "configs/experiments/quickstart.yaml", {"featurizer": missing}))),
     ]
     for call in calls:
         with pytest.raises(UserError, match=r"give `make base-135m`") as error:

@@ -117,7 +117,7 @@ def memory_table(memory: dict[str, Any]) -> str:
     is_adapted = memory["num_trained"] < memory["num_weights"]
     rows = [
         ("base", size("base"), f"{memory['num_weights'] - memory['num_trained']:,} frozen weights"),
-        ("adapters" if is_adapted else "weights", size("trained"), f"{memory['num_trained']:,} trained"),
+        ("LoRA" if is_adapted else "weights", size("trained"), f"{memory['num_trained']:,} trained"),
         ("optimiser", size("optimizer"), "their gradients and the two means of Adam"),
         ("activations", size("activations"), f"of a micro-batch of {micro}"),
         ("head", size("head"), "the logits of its labels"),
@@ -130,7 +130,7 @@ def memory_table(memory: dict[str, Any]) -> str:
     settings += "" if units is None else f" data.max_units_per_micro_batch={units}"
     step = memory.get("num_micro_batches")
     each = "" if step is None else f": {step:,} micro-batches a step on each GPU, of rows of 64 tokens"
-    less = "" if is_adapted else "adapters alone (--lora 16), or "
+    less = "" if is_adapted else "LoRA alone (--lora 16), or "
     less += "" if memory["is_packed"] or not is_adapted else "--quantization nf4, or "
     lines.append(f"it fits; take {settings}{each}" if memory["fits"] else f"it does not fit: {less}a larger GPU")
     return "\n".join(lines)

@@ -169,7 +169,7 @@ class FrozenBase:
         holds_them = not self.names.isdisjoint(checkpoint.get("state_dict", {}))
         if record is None:
             log.warning(
-                "%s is of before checkpoints left the frozen base out: it holds the base beside the adapters, and is "
+                "%s is of before checkpoints left the frozen base out: it holds the base beside LoRA weights, and is "
                 "taken as it is",
                 path,
             )
@@ -189,7 +189,7 @@ class FrozenBase:
             self._reload(dtype)
         if self.digest != record["digest"]:
             raise UserError(
-                f"{path} holds adapters of another base: they were trained on {record['name']} with the digest "
+                f"{path} holds LoRA weights of another base: they were trained on {record['name']} with the digest "
                 f"{record['digest'][:12]}, and {self.name} has {self.digest[:12]}; give the model's base_model the "
                 "folder of their training, as it was"
             )

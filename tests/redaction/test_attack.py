@@ -97,5 +97,7 @@ def test_a_language_model_guesses_usual_words_and_not_rare_ones() -> None:
 
 
 def test_no_model_no_guess(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no masks can be guessed: model .*: no such folder"):
+    with pytest.raises(
+        UserError, match="no masks can be guessed: cannot load the tokenizer of .*: there is no such folder"
+    ):
         Reconstructor(tmp_path / "none")

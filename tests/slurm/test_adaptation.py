@@ -32,8 +32,14 @@ EMBEDDED = ("adaptation.train=embedded:train?num=50", "adaptation.test=embedded:
     ],
 )
 def test_wrong_calls_are_explained(
-    experiment: str, words: list[str], message: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    experiment: str,
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("commands.run.preflight.models.find_spec", lambda package: package)  # minilm need not be here
     assert launch(experiment, tmp_path / "run", "--local", "--set", *words) == 2
     assert message in capfd.readouterr().err
 

@@ -77,9 +77,8 @@ def test_a_grid_goes_on_after_a_failed_run(tmp_path: Path, capsys: pytest.Captur
 def test_a_grid_is_one_array(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "commands.run.preflight.preflight.check_files", lambda experiment: None
-    )  # the files are not here
+    for check in ("check_files", "check_models"):  # neither files nor models are here
+        monkeypatch.setattr(f"commands.run.preflight.preflight.{check}", lambda plan: None)
     words = ("--grid", "privacy.max_grad_norm=0.05,0.1,0.5,1.0", "epsilon=3")
     assert launch("smcalflow", tmp_path / "runs", "--dry-run", *words) == 0
     text = capsys.readouterr().out

@@ -52,7 +52,8 @@ def _place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "commands.run.preflight.preflight.read_sources", lambda experiment: Read([])
     )  # the files are not here
-    monkeypatch.setattr("commands.run.preflight.preflight.check_files", lambda experiment: None)
+    for check in ("check_files", "check_models"):  # nor is every model
+        monkeypatch.setattr(f"commands.run.preflight.preflight.{check}", lambda plan: None)
 
 
 @pytest.fixture

