@@ -171,7 +171,7 @@ def test_a_checkpoint_is_resumed_sampled_from_and_started_from_with_its_own_base
         lambda: model_of(bases["other"], init_weights=str(tmp_path)),
     ]
     for take in other:
-        with pytest.raises(UserError, match="adapters of another base: they were trained on") as error:
+        with pytest.raises(UserError, match="LoRA weights of another base: they were trained on") as error:
             take()
         assert "\n" not in str(error.value) and bases["bf16"] in str(error.value)
 
