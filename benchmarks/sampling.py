@@ -16,6 +16,7 @@ Prints a Markdown table; ``--out`` appends it to a file as well.
 from __future__ import annotations
 
 import argparse
+import copy
 import datetime
 import platform
 import statistics
@@ -32,8 +33,8 @@ from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel, PreTrain
 from datamodules.reading.examples import read_examples
 from datamodules.text_format import TextFormat
 from doppel.decoding.decode import DrawingRule, Request, decode
-from doppel.half_weights import HalfWeights
 from doppel.models.adapters import LoraArguments, add_adapters
+from doppel.models.frozen_layers import freeze_layers
 from doppel.models.load import load_model, load_tokenizer
 
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -126,7 +127,10 @@ def prompts_of(kind: str, text_format: TextFormat, number: int) -> list[list[int
 
 def rows(args: argparse.Namespace, model: PreTrainedModel, tokenizer: Any) -> Iterator[str]:
     """Table rows, one for each kind of prompt."""
-    device, copies = model.device, HalfWeights(model)
+    device, narrow = model.device, copy.deepcopy(model)
+    for parameter in narrow.parameters():
+        if not parameter.requires_grad:  # as a frozen base is held under bfloat16
+            parameter.data = parameter.data.bfloat16()
     positions = model.config.max_position_embeddings
     for kind in args.prompts:
         text_format = TextFormat(tokenizer, None if kind == "none" else "parse", "utterance", positions, "spaced")
@@ -138,12 +142,12 @@ def rows(args: argparse.Namespace, model: PreTrainedModel, tokenizer: Any) -> It
         never = tuple(sorted({text_format.pad_id, text_format.bos_id} - {text_format.eos_id}))
         rule = DrawingRule(50, 1.0, 1.0, never, text_format.eos_id)
 
-        def ours(rule: DrawingRule = rule, requests: list[Request] = requests) -> list[int]:
-            return [len(ids) for ids in decode(model, requests, rule, args.max_rows)]
+        def ours(rule: DrawingRule = rule, requests: list[Request] = requests, held: Any = model) -> list[int]:
+            return [len(ids) for ids in decode(held, requests, rule, args.max_rows)]
 
-        def half(ours: Callable[[], list[int]] = ours) -> list[int]:
-            with torch.autocast(device.type, torch.bfloat16), copies.in_use():
-                return ours()
+        def half(ours: Callable[..., list[int]] = ours) -> list[int]:
+            with torch.autocast(device.type, torch.bfloat16):
+                return ours(held=narrow)
 
         runs = {OURS: ours} | ({HALF: half} if args.bf16 else {})
         for size in args.sizes:
@@ -193,6 +197,7 @@ def main() -> None:
         name = f"{args.config}, random weights"
     if args.lora is not None:
         add_adapters(model, LoraArguments(rank=args.lora, alpha=2.0 * args.lora))
+        freeze_layers(model)
         name += f" with adapters of rank {args.lora}"
     model.generation_config = GenerationConfig()
     model = model.eval().to(args.device)

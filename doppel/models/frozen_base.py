@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-Quantization = None  # 4 bits are to come
 
 
 class FrozenBase:
@@ -165,7 +164,7 @@ class FrozenBase:
         Raises:
             UserError: The folder holds others.
         """
-        record = checkpoint.get("base")
+        record: Mapping[str, Any] | None = checkpoint.get("base")
         holds_them = not self.names.isdisjoint(checkpoint.get("state_dict", {}))
         if record is None:
             log.warning(
@@ -173,7 +172,7 @@ class FrozenBase:
                 "taken as it is",
                 path,
             )
-            record = {"dtype": "float32", "quantization": None}
+            record = {"name": "one that it does not name", "dtype": "float32", "quantization": None, "digest": ""}
         if record["quantization"] != self.quantization:
             raise UserError(
                 f"{path} was trained on a base with quantization {record['quantization'] or 'null'}, and the model has "
