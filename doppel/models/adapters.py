@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -15,6 +16,8 @@ from transformers.pytorch_utils import Conv1D
 
 from doppel.errors import UserError
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class LoraArguments:
@@ -25,7 +28,7 @@ class LoraArguments:
         alpha: Scale of B A, divided by the rank.
         dropout: Dropout probability in front of A.
         target_modules: Names of the linear layers to adapt, such as ``[q_proj, v_proj]``: each stands for all layers
-            whose name is that or ends in it. Null: all linear layers but the output head.
+            whose name is that or ends in it, and names one at least. Null: all linear layers but the output head.
     """
 
     rank: int = 8
@@ -50,17 +53,34 @@ def add_adapters(model: PreTrainedModel, arguments: LoraArguments) -> None:
     """Freeze a model and put adapters on its linear layers, in place. B starts at zero, so the model's outputs stay.
 
     Raises:
-        UserError: A size is not possible, or ``target_modules`` names no linear layer.
+        UserError: A size is not possible, or an entry of ``target_modules`` names no linear layer.
     """
     arguments.check()
     head = model.get_output_embeddings()
     linear = {name: m for name, m in model.named_modules() if isinstance(m, nn.Linear | Conv1D) and m is not head}
     chosen = set(linear)
     if arguments.target_modules is not None:
-        chosen = {name for name in linear for wanted in arguments.target_modules if f".{name}".endswith(f".{wanted}")}
-    if not chosen:
-        kinds = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
-        raise UserError(f"lora.target_modules names no linear layer of {type(model).__name__}: it has {kinds}")
+        of_entry = {
+            wanted: {name for name in linear if f".{name}".endswith(f".{wanted}")}
+            for wanted in arguments.target_modules
+        }
+        chosen = set().union(*of_entry.values())
+        wrong = ", ".join(repr(wanted) for wanted, names in of_entry.items() if not names)
+        if wrong or not chosen:
+            kinds = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
+            raise UserError(
+                f"lora.target_modules: {wrong or 'an empty list'} names no linear layer of {type(model).__name__}: it "
+                f"has {kinds}"
+            )
+    experts = {name: sum(p.numel() for p in own) for name, m in model.named_modules() if (own := _stacked(m))}
+    if experts:
+        share = 100 * sum(experts.values()) / sum(p.numel() for p in model.parameters())
+        log.warning(
+            "lora: the experts of %s, such as %s, have no adapters: %.0f %% of the weights stay as they are",
+            type(model).__name__,
+            min(experts),
+            share,
+        )
     config = LoraConfig(
         r=arguments.rank,
         lora_alpha=arguments.alpha,  # type: ignore[arg-type]
@@ -76,6 +96,12 @@ def add_adapters(model: PreTrainedModel, arguments: LoraArguments) -> None:
     for module in model.modules():
         if isinstance(module, LoraLinear):  # autocast casts for the product: peft's copy to float32 comes on top of it
             module.cast_input_dtype_enabled = False
+
+
+def _stacked(module: nn.Module) -> list[nn.Parameter]:
+    """The matrices of a layer of experts, which stand in one parameter [experts, n, m] and in no linear layer."""
+    is_own = not type(module).__module__.startswith("torch.")  # whose convolutions have three dimensions, too
+    return [p for p in module.parameters(recurse=False) if is_own and p.dim() == 3]
 
 
 def check_same_adapters(trained_with: dict[str, Any] | None, arguments: LoraArguments | None) -> None:

@@ -12,6 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from doppel.errors import UserError
+from doppel.models.families import class_for, language_model_of
 from doppel.models.lora_folder import CONFIG, WEIGHTS, base_of, merge
 from doppel.models.made import how_to_make
 from doppel.privacy.card import check_base
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 #: What a model is for: one that writes has a head, one that reads gives its last layer.
 Kind = Literal["causal_lm", "encoder"]
-_CLASSES = {"causal_lm": "AutoModelForCausalLM", "encoder": "AutoModel"}
 #: Weights of an encoder that nothing here computes with, and that many folders lack.
 _UNUSED = {"encoder": "pooler."}
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
@@ -88,6 +88,8 @@ def load_model(
 ) -> PreTrainedModel:
     """Load a model, all of whose weights are in its folder, and are numbers; LoRA weights merged into their base.
 
+    Of a multimodal model the language model alone (:func:`~doppel.models.families.language_model_of`).
+
     Args:
         name: Model folder or hub name.
         init: ``random`` takes the architecture alone and draws new weights.
@@ -104,12 +106,14 @@ def load_model(
         return _load_merged(Path(name).expanduser(), base, init, dropout, dtype, kind)
     config = load_config(name)
     if dropout is not None:
-        for key in vars(config):
-            if "drop" in key and type(getattr(config, key)) in (int, float):
-                setattr(config, key, dropout)
+        text = config.get_text_config()
+        for key in vars(text):
+            if "drop" in key and type(getattr(text, key)) in (int, float):
+                setattr(text, key, dropout)
     try:
         if init == "random":
-            return _class(kind).from_config(config, dtype=dtype)  # type: ignore[no-any-return]
+            text = config.get_text_config() if kind == "causal_lm" else config
+            return _class(kind, text).from_config(text, dtype=dtype)  # type: ignore[no-any-return]
         model = _loaded(name, kind, config=config, dtype=dtype)
         for key, parameter in model.named_parameters():
             if not parameter.isfinite().all():
@@ -166,12 +170,18 @@ def check_loads(name: str | Path, kind: Kind = "causal_lm") -> None:
 
 
 def check_ids(tokenizer: Any, model: PreTrainedModel, name: str) -> None:
-    """Check that each token of the tokenizer has a row in the model.
+    """Check that each token that a row may hold has a row in the model.
+
+    Special tokens that nobody writes need none, such as Gemma 3's for images: they are plain text in a text, and are
+    never sampled.
 
     Raises:
         ModelError: One has none: a text that holds it would end the training.
     """
-    highest, rows = max(tokenizer.get_vocab().values()), model.get_input_embeddings().num_embeddings
+    special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    ends = {tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id} - {None}
+    highest = max(set(tokenizer.get_vocab().values()) - special | ends)
+    rows = model.get_input_embeddings().num_embeddings
     if highest >= rows:
         raise ModelError(
             f"the tokenizer of {name} has ids up to {highest}, and the model {rows} rows: call "
@@ -192,10 +202,10 @@ def longest_example(model: PreTrainedModel, wanted: int | None) -> int:
     return min(bounds)
 
 
-def _class(kind: Kind) -> Any:
+def _class(kind: Kind, config: Any) -> Any:
     import transformers
 
-    return getattr(transformers, _CLASSES[kind])
+    return class_for(config) if kind == "causal_lm" else transformers.AutoModel
 
 
 def _place(name: str | Path) -> str:
@@ -241,7 +251,7 @@ def _loaded(name: str | Path, kind: Kind, config: Any, **options: Any) -> PreTra
     """
     if getattr(config, "quantization_config", None) is not None:
         raise ValueError("its weights are quantised, which no gradient trains: give the folder before that")
-    model, found = _class(kind).from_pretrained(
+    model, found = _class(kind, config).from_pretrained(
         _place(name),
         config=config,
         output_loading_info=True,
@@ -258,7 +268,7 @@ def _loaded(name: str | Path, kind: Kind, config: Any, **options: Any) -> PreTra
         if keys:
             example = f"{what} {len(keys)} weights, such as {min(keys)}"
             raise ValueError(f"{example}: copy config.json and all weights of one model into it")
-    return model  # type: ignore[no-any-return]
+    return language_model_of(model) if kind == "causal_lm" else model
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from doppel.errors import UserError
 from doppel.files import sha256_of
+from doppel.models.families import name_in_base
 
 if TYPE_CHECKING:
     import torch
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 #: Rank, scale, layers and base of the adapters. A folder with it, and without a ``config.json``, is no whole model.
 CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
+#: What peft writes before the name of a layer.
+_OWNER = "base_model.model."
 #: Where the shipped models are, which a folder may name from there.
 _ROOT = Path(__file__).parents[2]
 
@@ -73,15 +76,23 @@ def merge(model: PreTrainedModel, folder: Path) -> None:
     """
     from peft import LoraConfig, PeftConfig, PeftModel
     from peft.tuners.lora import LoraLayer
+    from peft.utils import load_peft_weights, set_peft_model_state_dict
 
     if not (folder / WEIGHTS).is_file():  # else peft asks the hub for it
         raise ValueError(f"it holds no {WEIGHTS}: copy it there, as save_pretrained of peft writes it")
     config = PeftConfig.from_pretrained(str(folder))
     if not isinstance(config, LoraConfig):
         raise ValueError(f"it holds weights of the kind {config.peft_type.value}, and LoRA alone is merged into a base")
+    if isinstance(config.target_modules, set):
+        config.target_modules = {name_in_base(model, name, is_back=True) for name in config.target_modules}
     adapted = PeftModel(model, config)
-    found = adapted.load_adapter(str(folder), "default", torch_device="cpu")
-    if misfits := [*found.missing_keys, *found.unexpected_keys]:
+    weights = {
+        _OWNER + name_in_base(model, name.removeprefix(_OWNER), is_back=True): value
+        for name, value in load_peft_weights(str(folder), device="cpu").items()
+    }
+    found: Any = set_peft_model_state_dict(adapted, weights)
+    missing = [name for name in found.missing_keys if adapted.base_model.prefix in name]
+    if misfits := [*missing, *found.unexpected_keys]:
         example = f"{len(misfits)} of its LoRA weights are missing or fit no layer of the base, such as {min(misfits)}"
         raise ValueError(f"{example}: name the base that they were trained on in {CONFIG}")
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
@@ -118,17 +129,18 @@ def write(folder: Path, model: PreTrainedModel, base: str, dtype: torch.dtype) -
     folder.mkdir(parents=True, exist_ok=True)
     config.save_pretrained(str(folder))
     weights = {
-        f"base_model.model.{name}": value.detach().cpu().to(dtype).contiguous()
+        _OWNER + name_in_base(model, name): value.detach().cpu().to(dtype).contiguous()
         for name, value in get_peft_model_state_dict(model, save_embedding_layers=False).items()
     }
     save_file(weights, folder / WEIGHTS, {"format": "pt"})
 
 
 def _targets(model: PreTrainedModel) -> set[str]:
-    """The last parts of the adapted layers' names, where these name no other layer; else the whole names."""
+    """The last parts of the adapted layers' names, where these name no other layer; else whole names of the base."""
     from peft.tuners.lora import LoraLayer
 
     adapted = {name for name, module in model.named_modules() if isinstance(module, LoraLayer)}
     parts = {name.rpartition(".")[2] for name in adapted}
     alike = {name for name, _ in model.named_modules() if name.rpartition(".")[2] in parts}
-    return parts if alike == adapted else adapted
+    is_whole = not hasattr(model, "place_in_base")  # else a tower may have layers of these names
+    return parts if alike == adapted and is_whole else {name_in_base(model, name) for name in adapted}

@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, T5Conf
 from doppel.errors import UserError
 from doppel.models.load import load_model
 from lightning_modules.causal_lm import UtteranceLM
+from lightning_modules.sampling import SamplingArguments, sample_texts
 
 
 def changed_weights(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:
@@ -81,6 +82,23 @@ def test_a_folder_that_is_no_whole_model_is_refused_in_one_line(damage: str, tin
     assert (
         "\n" not in str(caught.value) and str(folder) in str(caught.value) and "weights_only" not in str(caught.value)
     )
+
+
+def test_special_tokens_that_no_text_holds_need_no_row(tiny_model: str, tmp_path: Path) -> None:
+    """Gemma 3's for images: in a text it is plain text, and it is never sampled; one that pads rows needs its row."""
+    shutil.copytree(tiny_model, tmp_path, dirs_exist_ok=True)
+    tokenizer, token = AutoTokenizer.from_pretrained(tmp_path), "<image_soft_token>"
+    tokenizer.add_special_tokens({"additional_special_tokens": [token]})
+    tokenizer.save_pretrained(tmp_path)
+    model = UtteranceLM(base_model=str(tmp_path))
+    rows, image = model.model.get_input_embeddings().num_embeddings, tokenizer.convert_tokens_to_ids(token)
+    assert image == rows and max(model.text_format.tokenize([f"show me {token}"])[0]) < rows
+    sampling = SamplingArguments(max_new_tokens=6, redraws=None)
+    assert len(sample_texts(model.model, model.text_format, [[rows - 1]] * 3, sampling)) == 3
+    tokenizer.pad_token = token
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=f"ids up to {rows}"):
+        UtteranceLM(base_model=str(tmp_path))
 
 
 def test_no_dropout_means_none_of_any_name(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoTokenizer,
     GPT2LMHeadModel,
@@ -24,7 +25,7 @@ from callbacks.export import write_pretrained
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.prompt_data_module import PromptDataModule
 from doppel.errors import UserError
-from doppel.models.adapters import LoraArguments, merged_weights
+from doppel.models.adapters import LoraArguments, add_adapters, merged_weights
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.spec import PrivacyArguments
 from lightning_modules.causal_lm import UtteranceLM
@@ -258,6 +259,8 @@ def test_chosen_layers_alone_are_adapted(bases: dict[str, str]) -> None:
             "GPT2LMHeadModel.* c_attn, c_fc, c_proj",
         ),
         (LoraArguments(target_modules=["lm_head"]), "lora.target_modules"),
+        (LoraArguments(target_modules=["c_attn", "c_proy"]), "'c_proy' names no .* c_attn, c_fc, c_proj"),
+        (LoraArguments(target_modules=[]), "an empty list names no linear layer"),
         (LoraArguments(rank=0), "rank 0"),
         (LoraArguments(alpha=math.nan), "alpha nan"),
         (LoraArguments(dropout=1.0), "dropout 1.0"),
@@ -267,3 +270,13 @@ def test_adapters_that_cannot_be(arguments: LoraArguments, says: str, tiny_model
     with pytest.raises(UserError, match=says) as error:
         UtteranceLM(base_model=tiny_model, lora=arguments)
     assert "\n" not in str(error.value)
+
+
+def test_experts_without_adapters_are_named_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    sizes = {**SMALL, "num_local_experts": 4, "vocab_size": 64}
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model("mixtral", **sizes))
+    with caplog.at_level("WARNING"):
+        add_adapters(model, LORA)
+    (line,) = caplog.messages
+    assert "the experts of MixtralForCausalLM, such as model.layers.0.mlp.experts, have no adapters" in line
+    assert not any(p.requires_grad for name, p in model.named_parameters() if ".experts." in name)
