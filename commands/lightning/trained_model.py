@@ -32,7 +32,7 @@ def trained_model(file: Path, config: StageConfig) -> CausalLM:
     init = config.model
     if "base_model" not in init:
         raise UserError(f"{file} is a {config.content['model']['class_path']}, which is no language model of ours")
-    form = ("base_model", "max_length", "linearisation", "task_prefix", "slots")
+    form = ("base_model", "max_length", "linearisation", "task_prefix", "slots", "quantization")
     given = {name: init[name] for name in form if name in init}
     model = UtteranceLM(
         **given | {"base_model": str(place_of(init["base_model"]))},

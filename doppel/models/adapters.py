@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from doppel.errors import UserError
+from doppel.models.quantized import PackedLinear
 
 log = logging.getLogger(__name__)
 
@@ -123,13 +124,15 @@ def check_same_adapters(trained_with: dict[str, Any] | None, arguments: LoraArgu
 def merged_weights(model: nn.Module, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
     """Return the state dict that the model would have without adapters, each one added to the layer it adapts.
 
-    A model without adapters gives its own state dict. Sums are taken in float32 and rounded once.
+    A model without adapters gives its own state dict. What is packed is unpacked. Sums are taken in float32 and rounded
+    once.
 
     Args:
         model: The model.
         dtype: Of the weights; None: each as it is.
     """
-    layers = {name: module for name, module in model.named_modules() if isinstance(module, LoraLinear)}
+    modules = dict(model.named_modules())
+    layers = {name: module for name, module in modules.items() if isinstance(module, LoraLinear)}
     merged: dict[str, Tensor] = {}
     for key, value in model.state_dict().items():
         if re.search(r"\.lora_[AB]\.", key):
@@ -137,6 +140,10 @@ def merged_weights(model: nn.Module, dtype: torch.dtype | None = None) -> dict[s
         wanted = value.dtype if dtype is None or not value.is_floating_point() else dtype
         owner, _, parameter = key.rpartition(".base_layer.")
         name = key if owner not in layers else f"{owner}.{parameter}"
+        packed = modules.get(key.rpartition(".")[0])
+        if isinstance(packed, PackedLinear) and key.endswith(".weight"):
+            value = packed.unpacked(torch.float32)
+            wanted = dtype or torch.bfloat16
         if owner in layers and parameter == "weight":
             value = value.float() + layers[owner].get_delta_weight("default").float()
         merged[name] = value.to(wanted)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -13,7 +14,8 @@ from torch import nn
 from doppel.errors import UserError
 from doppel.models.frozen_layers import freeze_layers
 from doppel.models.load import dtype_of, load_model
-from doppel.models.memory import refuse_shortage
+from doppel.models.memory import refuse_shortage, weights_bytes
+from doppel.models.quantized import Quantization, check_bitsandbytes, is_packed, pack
 from doppel.privacy.checkpoint import weights_fingerprint
 
 if TYPE_CHECKING:
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
+#: Most of the bytes of its files that a packed model takes, its head and embeddings included.
+_PACKED = 0.45
 
 
 class FrozenBase:
@@ -46,21 +50,23 @@ class FrozenBase:
         change of these weights away; that there was none is compared at the end of a private fit
         (``callbacks.untrained_state``).
 
+    *Four bits.* With ``quantization`` their linear layers, but for the output head, are packed once adapters are on
+    them (:mod:`doppel.models.quantized`); what is left has ``dtype``. The digest is then of the packed weights.
+
     Args:
         name: Folder or hub name.
         dtype: How they are held.
+        quantization: How their linear layers are packed; None: they are not.
 
     Attributes:
         name: Likewise.
-        quantization: How their linear layers are packed; None: they are not.
+        quantization: Likewise.
         is_in_folder: Whether the folder holds them, so that a checkpoint need not.
         names: Entries of the module's ``state_dict`` that are theirs.
     """
 
-    quantization: str | None = None
-
-    def __init__(self, name: str, dtype: Dtype = "auto") -> None:
-        self.name, self._asked = name, dtype
+    def __init__(self, name: str, dtype: Dtype = "auto", quantization: Quantization | None = None) -> None:
+        self.name, self._asked, self.quantization = name, dtype, quantization
         self.is_in_folder = True
         self.names: frozenset[str] = frozenset()
         self._weights: dict[str, nn.Parameter] = {}  # by entry of the state_dict
@@ -76,12 +82,16 @@ class FrozenBase:
             ModelError: It cannot be loaded.
             UserError: This machine has not the memory for it.
         """
-        asked = self._asked if self._asked != "auto" else dtype_of(self.name)
-        dtype = getattr(torch, "float32" if self._asked == "auto" and asked != "bfloat16" else asked)
+        if self.quantization is not None:
+            check_bitsandbytes()
+        is_open = self._asked == "auto" or self.quantization is not None  # what is packed is as the folder has it
+        asked = dtype_of(self.name) if is_open else self._asked
+        dtype = getattr(torch, "float32" if is_open and asked != "bfloat16" else asked)
         if not torch.cuda.is_available() and torch.get_default_device().type != "meta":
-            refuse_shortage(self.name, dtype, torch.device("cpu"))
+            needed = weights_bytes(Path(self.name)) * (_PACKED if self.quantization is not None else 1)
+            refuse_shortage(self.name, dtype, torch.device("cpu"), int(needed))
         self.is_in_folder = init == "pretrained"
-        return load_model(self.name, init=init, dropout=dropout, dtype=dtype)
+        return load_model(self.name, init=init, dropout=dropout, dtype=dtype, is_frozen=True)
 
     def freeze(self, model: nn.Module, prefix: str = "") -> None:
         """Take a model's weights that are not trained, once its adapters are on it.
@@ -93,12 +103,16 @@ class FrozenBase:
         for parameter in model.parameters():
             if parameter.requires_grad:
                 parameter.data = parameter.data.float()
+        if self.quantization is not None and not is_packed(model):
+            pack(model, model.get_output_embeddings())  # type: ignore[operator]
         freeze_layers(model)
         named = dict(model.named_parameters(remove_duplicate=False))
         trained = {name for name, parameter in named.items() if parameter.requires_grad}
         self._prefix = prefix
         self._weights = {prefix + name: p for name, p in named.items() if name not in trained}
         self.names = frozenset(prefix + name for name in model.state_dict() if name not in trained)
+        if self.quantization is not None and self._asked != "auto":
+            self._hold(getattr(torch, self._asked))
 
     @property
     def dtype(self) -> torch.dtype:
@@ -195,7 +209,8 @@ class FrozenBase:
 
     def _reload(self, dtype: torch.dtype) -> None:
         """Hold what the folder holds in another dtype: a narrower one has lost digits."""
-        fresh = dict(load_model(self.name, dtype=dtype).named_parameters(remove_duplicate=False))
+        fresh = dict(load_model(self.name, dtype=dtype, is_frozen=True).named_parameters(remove_duplicate=False))
         for name, parameter in self._weights.items():
-            parameter.data = fresh[self._own_name(name)].data.to(parameter.device)
+            if parameter.is_floating_point():  # what is packed stays
+                parameter.data = fresh[self._own_name(name)].data.to(parameter.device)
         self._known = None

@@ -15,6 +15,7 @@ from doppel.errors import UserError
 from doppel.models.families import class_for, language_model_of
 from doppel.models.lora_folder import CONFIG, WEIGHTS, base_of, merge
 from doppel.models.made import how_to_make
+from doppel.models.quantized import check_packed, take_packed
 from doppel.privacy.card import check_base
 
 if TYPE_CHECKING:
@@ -85,6 +86,7 @@ def load_model(
     dropout: float | None = None,
     dtype: torch.dtype = torch.float32,
     kind: Kind = "causal_lm",
+    is_frozen: bool = False,
 ) -> PreTrainedModel:
     """Load a model, all of whose weights are in its folder, and are numbers; LoRA weights merged into their base.
 
@@ -96,11 +98,12 @@ def load_model(
         dropout: Overrides its dropout probabilities; null keeps them.
         dtype: Of its weights. In that of their files they are a memory map, which processes of one machine share.
         kind: What it is for.
+        is_frozen: Whether none of its weights is to be trained, so that four-bit ones may be loaded.
 
     Raises:
         ModelError: There is none at that place, or the hub cannot be reached; its weights are not those that its
-            ``config.json`` describes, or not finite; they are quantised. LoRA weights do not fit their base, or it is
-            not the one that their card names.
+            ``config.json`` describes, or not finite; they are quantised, and trained or not of bitsandbytes. LoRA
+            weights do not fit their base, or it is not the one that their card names.
     """
     if (base := base_of(name)) is not None:
         return _load_merged(Path(name).expanduser(), base, init, dropout, dtype, kind)
@@ -114,7 +117,10 @@ def load_model(
         if init == "random":
             text = config.get_text_config() if kind == "causal_lm" else config
             return _class(kind, text).from_config(text, dtype=dtype)  # type: ignore[no-any-return]
-        model = _loaded(name, kind, config=config, dtype=dtype)
+        if (packing := getattr(config, "quantization_config", None)) is None:
+            model = _loaded(name, kind, config=config, dtype=dtype)
+        else:
+            model = _load_packed(name, config, packing, is_frozen)
         for key, parameter in model.named_parameters():
             if not parameter.isfinite().all():
                 raise ValueError(f"its weight {key} holds numbers that are not finite: save it again from a sound one")
@@ -151,8 +157,13 @@ def load_with_tokenizer(name: str | Path, kind: Kind = "causal_lm") -> tuple[Any
     return model.to(device).eval(), tokenizer
 
 
-def check_loads(name: str | Path, kind: Kind = "causal_lm") -> None:
+def check_loads(name: str | Path, kind: Kind = "causal_lm", is_frozen: bool = False) -> None:
     """Refuse what :func:`load_with_tokenizer` would, but for weights that are no numbers: no weight is read.
+
+    Args:
+        name: Model folder or hub name.
+        kind: What it is for.
+        is_frozen: As of :func:`load_model`.
 
     Raises:
         ModelError: See :func:`load_model` and :func:`load_tokenizer`.
@@ -161,10 +172,17 @@ def check_loads(name: str | Path, kind: Kind = "causal_lm") -> None:
         load_tokenizer(name)
         if (base := base_of(name)) is not None:
             _open_lora(Path(name).expanduser())
-            check_loads(base, kind)
+            check_loads(base, kind, is_frozen)
             return
+        config = load_config(name)
         try:
-            _loaded(name, kind, config=load_config(name), device_map="meta")
+            if (packing := getattr(config, "quantization_config", None)) is not None:
+                check_packed(packing, is_frozen)
+                for file in Path(name).glob("*.safetensors"):
+                    with safe_open(file, "pt"):
+                        pass
+            else:
+                _loaded(name, kind, config=config, device_map="meta")
         except _FAILURES as error:
             raise _cannot("model", str(name), error) from error
 
@@ -235,6 +253,14 @@ def _load_merged(
     return model if kind == "causal_lm" else model.base_model  # type: ignore[return-value]
 
 
+def _load_packed(name: str | Path, config: Any, packing: Any, is_frozen: bool) -> PreTrainedModel:
+    """A model whose folder holds four-bit weights, in layers of ours."""
+    check_packed(packing, is_frozen)
+    model = _loaded(name, "causal_lm", config=config, dtype=config.dtype or torch.bfloat16, device_map="cpu")
+    take_packed(model)
+    return model
+
+
 def _open_lora(folder: Path) -> None:
     try:
         with safe_open(folder / WEIGHTS, "pt"):
@@ -247,10 +273,8 @@ def _loaded(name: str | Path, kind: Kind, config: Any, **options: Any) -> PreTra
     """The model of a folder, which is the whole of it.
 
     Raises:
-        ValueError: It is not, or it is quantised.
+        ValueError: It is not.
     """
-    if getattr(config, "quantization_config", None) is not None:
-        raise ValueError("its weights are quantised, which no gradient trains: give the folder before that")
     model, found = _class(kind, config).from_pretrained(
         _place(name),
         config=config,

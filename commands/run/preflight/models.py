@@ -34,14 +34,14 @@ class Model(NamedTuple):
     Attributes:
         field: What names it, and the step.
         name: Folder or hub name; of ``parser`` and ``weights`` a checkpoint.
-        kind: As :func:`doppel.models.load.load_model` has it; ``tokenizer``, with or without a model; ``parser``;
-            ``weights`` that a training starts from.
+        kind: As :func:`doppel.models.load.load_model` has it; ``frozen`` below adapters; ``tokenizer``, with or without
+            a model; ``parser``; ``weights`` that a training starts from.
         is_needed: Whether the step fails without it.
     """
 
     field: str
     name: str
-    kind: Literal["causal_lm", "encoder", "tokenizer", "parser", "weights"]
+    kind: Literal["causal_lm", "encoder", "frozen", "tokenizer", "parser", "weights"]
     is_needed: bool = True
 
 
@@ -63,7 +63,7 @@ def check_models(plan: RunPlan) -> None:
         UserError: One is not.
     """
     for model in models_of(plan):
-        if model.is_needed and model.kind in ("causal_lm", "encoder"):
+        if model.is_needed and model.kind in ("causal_lm", "encoder", "frozen"):
             check_model(model.field, model.name)
 
 
@@ -154,7 +154,7 @@ def _models(step: Step) -> Iterator[Model]:
 def _of_module(given: Mapping[str, Any]) -> Iterator[Model]:
     """Models that a language model or a parser is made of, by its arguments."""
     if given.get("base_model") is not None:
-        yield Model("model.base_model", given["base_model"], "causal_lm")
+        yield Model("model.base_model", given["base_model"], "frozen" if given.get("lora") else "causal_lm")
     encoder = given.get("encoder")
     if isinstance(encoder, Mapping) and encoder.get("name") == _SMALL:
         yield Model("model.encoder.tokenizer", encoder.get("tokenizer", BASE_MODEL), "tokenizer")
@@ -171,11 +171,13 @@ def _stamp(place: Path) -> int:
 
 
 @cache  # a grid asks for each of its points
-def _unloaded(place: Path, kind: Literal["causal_lm", "encoder", "tokenizer"], stamp: int) -> str | None:
+def _unloaded(place: Path, kind: Literal["causal_lm", "encoder", "frozen", "tokenizer"], stamp: int) -> str | None:
     from doppel.models.load import check_loads, has_weights, load_tokenizer
 
     try:
-        if kind != "tokenizer":
+        if kind == "frozen":
+            check_loads(place, is_frozen=True)
+        elif kind != "tokenizer":
             check_loads(place, kind)
         elif has_weights(place):
             check_loads(place, "encoder")
