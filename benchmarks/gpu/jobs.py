@@ -23,7 +23,7 @@ class Job:
     """One command with a time limit.
 
     Attributes:
-        part: A to G.
+        part: L, A to G.
         name: Of its folder and its log.
         command: Words.
         minutes: After which it is ended.
@@ -67,7 +67,22 @@ class Place:
 
 def jobs(place: Place) -> list[Job]:
     """All jobs, in the order in which they begin."""
-    return [*_steps(place), *_samples(place), _adaptation(place), *_small_base(place), *_users(place)]
+    return [
+        _large_bases(place),
+        *_steps(place),
+        *_samples(place),
+        _adaptation(place),
+        *_small_base(place),
+        *_users(place),
+    ]
+
+
+def _large_bases(place: Place) -> Job:
+    """L: private LoRA on fresh bases of 1 and 8 B: peak memory beside the planner's, tokens a second, a checkpoint."""
+    sizes = ["tiny-llama", "--tokens", "64", "--units", "4", "--seconds", "0.1"]
+    sizes = sizes if place.is_rehearsal else ["llama-3.2-1b", "llama-3.1-8b"]
+    words = [sys.executable, "-m", "benchmarks.large_base", "--device", place.device, "--sizes", *sizes]
+    return Job("L", "large-base", (*words, "--out", str(place.out / "large-base.md")), 4.0)
 
 
 def _steps(place: Place) -> list[Job]:

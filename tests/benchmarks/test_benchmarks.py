@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import batching, clipping, layers, memory, privacy_price, step, text_start
+from benchmarks import batching, clipping, large_base, layers, memory, privacy_price, step, text_start
 from benchmarks._harness import Comparison, compare
 from benchmarks._memory_meter import peak_bytes
 
@@ -154,3 +154,11 @@ def test_layers_prints_a_ratio_for_every_way(capsys: pytest.CaptureFixture[str])
     assert set(rows) == {f"{name}: {way}" for name in layers.SUBJECTS for way in layers.WAYS}
     for name in layers.SUBJECTS:
         assert all(number(cell) > 0 for cell in rows[f"{name}: Doppel"][1:])
+
+
+def test_a_step_on_a_frozen_base_holds_what_is_planned_and_no_second_copy(tmp_path: Path) -> None:
+    path = tmp_path / "large.md"
+    large_base.main(["--sizes", "tiny-llama", "--tokens", "256", "--units", "4", "--seconds", "0", "--out", str(path)])
+    (row,) = (row for row in table_rows(path) if row[0].startswith("tiny-llama"))
+    assert 2 <= number(row[2]) < 2.1, "bytes of a frozen parameter"
+    assert 0.9 < number(row[8]) < 1.1, "planned over counted"
