@@ -36,7 +36,7 @@ TARGETS = {
     **{name: target for group in (*COMMANDS.values(), *MORE.values()) for name, target in group.items()},
 }
 #: Programs of others, whose options are not ours.
-_OTHERS = re.compile(r"pip install|squeue|sbatch|srun|git ")
+_OTHERS = re.compile(r"pip install|squeue|sbatch|srun|git |vLLM")
 
 
 class Message(NamedTuple):

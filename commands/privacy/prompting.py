@@ -135,8 +135,11 @@ class Prompting:
         if base is not None:
             lines = {**_LORA, "load": _LORA["load"].format(base=json.dumps(base["name"]))}
             what += f" The folder holds LoRA weights for the base `{base['name']}`, whose files have these SHA-256: "
-            what += ", ".join(f"{file} `{digest}`" for file, digest in base["sha256"].items()) + ". vLLM serves it by "
-            what += f"`--enable-lora --lora-modules {out.name}={out.name}`, above rank 16 with `--max-lora-rank`."
+            what += ", ".join(f"{file} `{digest}`" for file, digest in base["sha256"].items()) + ". "
+            what += (
+                f"vLLM serves it by `--enable-lora --lora-modules {out.name}={out.name}`, above rank 16 with "
+                "`--max-lora-rank`."
+            )
         return _README.format(
             **lines,
             name=out.resolve().name,

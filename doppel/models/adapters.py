@@ -77,7 +77,7 @@ def add_adapters(model: PreTrainedModel, arguments: LoraArguments) -> None:
     if experts:
         share = 100 * sum(experts.values()) / sum(p.numel() for p in model.parameters())
         log.warning(
-            "lora: the experts of %s, such as %s, have no adapters: %.0f %% of the weights stay as they are",
+            "lora: the experts of %s, such as %s, get no LoRA: %.0f %% of the weights stay as they are",
             type(model).__name__,
             min(experts),
             share,

@@ -278,5 +278,5 @@ def test_experts_without_adapters_are_named_in_one_line(caplog: pytest.LogCaptur
     with caplog.at_level("WARNING"):
         add_adapters(model, LORA)
     (line,) = caplog.messages
-    assert "the experts of MixtralForCausalLM, such as model.layers.0.mlp.experts, have no adapters" in line
+    assert "the experts of MixtralForCausalLM, such as model.layers.0.mlp.experts, get no LoRA" in line
     assert not any(p.requires_grad for name, p in model.named_parameters() if ".experts." in name)

@@ -22,6 +22,7 @@ from commands.lightning.trained_model import trained_model
 from commands.run_folder.stage_config import StageConfig
 from doppel.errors import UserError
 from doppel.models.adapters import LoraArguments, merged_weights
+from doppel.models.footprint import Micro, footprint
 from doppel.models.frozen_base import FrozenBase
 from doppel.models.load import check_loads, load_model, load_with_tokenizer
 from doppel.models.quantized import PackedLinear, check_bitsandbytes
@@ -184,10 +185,9 @@ def test_what_cannot_be_packed_is_told_before_a_weight_is_read(
         UtteranceLM(base_model="/nowhere", quantization="nf4", lora=LORA)
 
 
-def test_a_packed_model_is_built_of_shapes_alone(llama: str) -> None:
+def test_what_a_packed_base_holds_is_counted_on_shapes(llama: str) -> None:
     with torch.device("meta"):
-        layer = nn.Linear(96, 64)
-        layer.weight.requires_grad_(False)
-        PackedLinear.pack(layer)
-        assert layer(torch.empty(3, 96)).shape == (3, 64)
-    assert layer.weight.is_meta and layer.weight.nbytes == 96 * 64 // 2 + 512
+        model = UtteranceLM(base_model=llama, lora=LORA, quantization="nf4", max_length=16, init="random")
+    found, whole = footprint(model.model, Micro(512), model.head_loss), packed(llama, max_length=16)
+    assert found is not None and whole.base is not None
+    assert 0 <= found.base - whole.base.num_bytes < 1000, "buffers are more"
