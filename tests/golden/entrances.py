@@ -48,6 +48,15 @@ def generated(num_turns: int, seed: int, skew: float) -> Iterator[tuple[str, ...
         yield turn.utterance, turn.parse, turn.unit, turn.domain
 
 
+def whole_state(checkpoint: Path) -> dict[str, Tensor]:
+    """State of a language model of a run: what its checkpoint holds, and what it leaves to the folder of its base."""
+    from commands.lightning.trained_model import trained_model
+    from commands.run_folder.stage_config import StageConfig
+
+    model = trained_model(checkpoint, StageConfig.read(checkpoint.parents[1])).model
+    return {f"model.{name}": value for name, value in model.state_dict().items()}
+
+
 def noise_multiplier(units: int, batch: int, epochs: float, delta: float, epsilon: float, accountant: Any) -> float:
     """σ of a training."""
     from doppel.privacy.accounting import Mechanism, calibrate_noise_multiplier

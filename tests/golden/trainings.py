@@ -171,8 +171,11 @@ def _run(folder: Path, ranks: int) -> None:
 
 
 def _state_hash(checkpoint: Path) -> str:
-    """Of all tensors that the checkpoint holds, by name."""
-    state = torch.load(checkpoint, map_location="cpu", weights_only=False)["state_dict"]
+    """Of all tensors that the checkpoint holds, by name, and of the frozen base that it was trained on."""
+    content = torch.load(checkpoint, map_location="cpu", weights_only=False)
+    state = content["state_dict"]
+    if content.get("base"):
+        state = entrances.whole_state(checkpoint) | state
     found = hashlib.sha256()
     for name in sorted(state):
         tensor = state[name].contiguous()
