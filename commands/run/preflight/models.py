@@ -127,7 +127,10 @@ def _models(step: Step) -> Iterator[Model]:
     """Models that a step loads, by the field that names them."""
     given = {**step.config, **step.config.get("settings", {})}  # the latter of an evolution
     if step.folder is not None:
-        yield from _of_module(given["model"]["init_args"])
+        arguments = given["model"]["init_args"]
+        if step.kind != "fit":  # a parser that annotates has the encoder of its checkpoint
+            arguments = {name: value for name, value in arguments.items() if name != "encoder"}
+        yield from _of_module(arguments)
     for name in ("encoder", "featurizer"):
         if given.get(name) is not None:
             yield Model(name, given[name], "encoder")
