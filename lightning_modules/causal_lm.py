@@ -93,8 +93,9 @@ class CausalLM(LogicalBatchModule):
             precision is bfloat16 or a GPU has it; in float32 on a CPU, as their folder says. LoRA weights, optimiser
             and sums are float32 in any case, and so is a model whose weights are all trained.
         quantization: ``nf4`` packs the linear layers below LoRA into four bits a weight (Dettmers et al., 2023), by
-            bitsandbytes (extra ``quantized``), on a CPU as on a GPU: a third of the memory, and samples a little
-            worse. Null leaves them as ``dtype`` says. A base whose folder holds four-bit weights stays as it is.
+            bitsandbytes (extra ``quantized``), on a CPU as on a GPU: a third of the memory; what it costs in
+            samples is not measured. Null leaves them as ``dtype`` says. A base whose folder holds four-bit weights
+            stays as it is.
         activation_checkpointing: Recompute activations of the model's blocks in the backward pass: less memory, about a
             third more time. A private training keeps more of the layers that it trains: there a smaller
             ``max_tokens_per_micro_batch`` saves memory without that time.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -30,6 +28,7 @@ def language_model_of(model: PreTrainedModel) -> PreTrainedModel:
     Raises:
         ValueError: There is no such class, or the model is not put together as others are.
     """
+    import torch
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
     if model.config.get_text_config() is model.config:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,6 +11,8 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 _HALF = (torch.bfloat16, torch.float16)
+#: Returns a weight as it is held in a dtype to compute in.
+Widen = Callable[[Tensor, torch.dtype], Tensor]
 
 
 class FrozenLinear(nn.Linear):
@@ -25,8 +28,7 @@ class FrozenLinear(nn.Linear):
         if self.weight.dtype is dtype or not dtype.is_floating_point:
             return F.linear(input, self.weight, self.bias)
         bias = None if self.bias is None else self.bias.to(dtype)
-        product: Tensor = _Product.apply(input.to(dtype), self.weight, bias)
-        return product
+        return frozen_product(input.to(dtype), self.weight, bias, Tensor.to)
 
 
 class FrozenEmbedding(nn.Embedding):
@@ -41,20 +43,28 @@ class FrozenEmbedding(nn.Embedding):
 
 
 class _Product(torch.autograd.Function):
-    """x Wᵀ + b for a weight of another dtype, which is cast anew in the backward pass."""
+    """x Wᵀ + b for a weight that is held in another form, which is widened anew in the backward pass."""
 
     @staticmethod
-    def forward(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, widen: Widen) -> Tensor:
         ctx.save_for_backward(weight)
+        ctx.widen = widen
         with torch.autocast(input.device.type, enabled=False):
-            return F.linear(input, weight.to(input.dtype), bias)
+            return F.linear(input, widen(weight, input.dtype), bias)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
         (weight,) = ctx.saved_tensors
         with torch.autocast(grad.device.type, enabled=False):
-            return (grad.flatten(0, -2) @ weight.to(grad.dtype)).view(*grad.shape[:-1], -1), None, None
+            found = grad.flatten(0, -2) @ ctx.widen(weight, grad.dtype)
+            return found.view(*grad.shape[:-1], -1), None, None, None
+
+
+def frozen_product(input: Tensor, weight: Tensor, bias: Tensor | None, widen: Widen) -> Tensor:
+    """Return ``input @ widen(weight, dtype).T + bias``; no widened weight outlives the product, or its gradient."""
+    product: Tensor = _Product.apply(input, weight, bias, widen)
+    return product
 
 
 def compute_dtype(input: Tensor) -> torch.dtype:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from doppel.errors import UserError
 from doppel.files import sha256_of
+from doppel.models.families import name_in_base
 
 if TYPE_CHECKING:
     import torch
@@ -77,8 +78,6 @@ def merge(model: PreTrainedModel, folder: Path) -> None:
     from peft.tuners.lora import LoraLayer
     from peft.utils import load_peft_weights, set_peft_model_state_dict
 
-    from doppel.models.families import name_in_base
-
     if not (folder / WEIGHTS).is_file():  # else peft asks the hub for it
         raise ValueError(f"it holds no {WEIGHTS}: copy it there, as save_pretrained of peft writes it")
     config = PeftConfig.from_pretrained(str(folder))
@@ -118,8 +117,6 @@ def write(folder: Path, model: PreTrainedModel, base: str, dtype: torch.dtype) -
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
-    from doppel.models.families import name_in_base
-
     own: Any = model.peft_config["default"]  # type: ignore[index, union-attr]
     config = replace(
         own,
@@ -141,8 +138,6 @@ def write(folder: Path, model: PreTrainedModel, base: str, dtype: torch.dtype) -
 def _targets(model: PreTrainedModel) -> set[str]:
     """The last parts of the adapted layers' names, where these name no other layer; else whole names of the base."""
     from peft.tuners.lora import LoraLayer
-
-    from doppel.models.families import name_in_base
 
     adapted = {name for name, module in model.named_modules() if isinstance(module, LoraLayer)}
     parts = {name.rpartition(".")[2] for name in adapted}

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from doppel.errors import UserError
+from doppel.models.frozen_layers import compute_dtype, frozen_product
 
 #: How a frozen base may be packed: ``nf4`` is four bits, at quantiles of a normal distribution (Dettmers et al., 2023).
 Quantization = Literal["nf4"]
@@ -71,38 +70,23 @@ class PackedLinear(nn.Linear):
 
     def unpacked(self, dtype: torch.dtype) -> Tensor:
         """Return the weight [out_features, in_features] in a dtype."""
-        return _unpack(self.weight, (self.out_features, self.in_features), self.block, self.form, dtype)
+        return self._unpack(self.weight, dtype)
 
     def forward(self, input: Tensor) -> Tensor:
         """Return ``input @ weight.T + bias`` in the dtype of autocast, or else in that of the input."""
-        device = input.device.type
-        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else input.dtype
+        dtype = compute_dtype(input)
         bias = None if self.bias is None else self.bias.to(dtype)
-        shape = (self.out_features, self.in_features)
-        product: Tensor = _Product.apply(input.to(dtype), self.weight, bias, shape, self.block, self.form)
-        return product
+        return frozen_product(input.to(dtype), self.weight, bias, self._unpack)
 
-
-class _Product(torch.autograd.Function):
-    """x Wᵀ + b for a packed weight, which is unpacked anew in the backward pass."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, input: Tensor, weight: Tensor, bias: Tensor | None, shape: Sequence[int], block: int, form: str
-    ) -> Tensor:
-        ctx.save_for_backward(weight)
-        ctx.how = shape, block, form
-        with torch.autocast(input.device.type, enabled=False):
-            return F.linear(input, _unpack(weight, shape, block, form, input.dtype), bias)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        (weight,) = ctx.saved_tensors
-        with torch.autocast(grad.device.type, enabled=False):
-            shape, block, form = ctx.how
-            unpacked = _unpack(weight, shape, block, form, grad.dtype)
-            return (grad.flatten(0, -2) @ unpacked).view(*grad.shape[:-1], -1), None, None, None, None, None
+    def _unpack(self, weight: Tensor, dtype: torch.dtype) -> Tensor:
+        length = self.out_features * self.in_features
+        num = -(-length // self.block)
+        scales, codes = weight[: 4 * num].view(torch.float32), weight[_start(num) :].unsqueeze(1)
+        # a block a row: where a row of the weight ends inside a block, the CPU's kernel takes the scale of another one
+        unpacked: Tensor = torch.ops.bitsandbytes.dequantize_4bit(
+            codes, scales, self.block, self.form, [num, self.block], dtype
+        )
+        return unpacked.flatten()[:length].view(self.out_features, self.in_features)
 
 
 def check_bitsandbytes() -> None:
@@ -189,12 +173,3 @@ def is_packed(model: nn.Module) -> bool:
 def _start(num_scales: int) -> int:
     """Byte at which codes begin behind their scales."""
     return -(-4 * num_scales // _ALIGNED) * _ALIGNED
-
-
-def _unpack(weight: Tensor, shape: Sequence[int], block: int, form: str, dtype: torch.dtype) -> Tensor:
-    length = shape[0] * shape[1]
-    num = -(-length // block)
-    scales, codes = weight[: 4 * num].view(torch.float32), weight[_start(num) :].unsqueeze(1)
-    # a block a row: where a row of the weight ends inside a block, the CPU's kernel takes the scale of another one
-    unpacked: Tensor = torch.ops.bitsandbytes.dequantize_4bit(codes, scales, block, form, [num, block], dtype)
-    return unpacked.flatten()[:length].view(shape[0], shape[1])
