@@ -14,6 +14,7 @@ Formal guarantees:
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from doppel.errors import DataError
+from doppel.errors import DataError, UserError
 from doppel.files import read_json_lines, write_json_lines
 from doppel.nearest import cosines, nearest, normalised, whole
 
@@ -86,6 +87,20 @@ class Codebook:
             return [self.names[place] for place in places]
         are_near = cosines(rows, centers, places) >= self.least_cosine
         return [self.names[place] if is_near else UNLIKE for place, is_near in zip(places, are_near, strict=True)]
+
+    def named(self, given: str) -> str:
+        """Return the topic that is meant: by its name, or by words of it that no other one has.
+
+        Raises:
+            UserError: There is none, or several.
+        """
+        found = [name for name in self.bins if name == given]
+        found = found or [name for name in self.bins if given.lower() in name.lower()]
+        if len(found) == 1:
+            return found[0]
+        near = found or difflib.get_close_matches(given, self.bins, n=3, cutoff=0.3) or list(self.bins[:3])
+        how = "several topics have" if found else "no topic is called"
+        raise UserError(f"{how} {given!r}: give one of {'; '.join(map(repr, near))}")
 
     def save(self, path: Path) -> None:
         """Write one JSON line a topic."""

@@ -244,7 +244,7 @@ def test_pip_is_asked_for_exact_hashes(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.fixture
 def missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The name of a folder that nobody has made, in a place where none is."""
-    monkeypatch.setattr("commands.run.preflight.models.ROOT", tmp_path)
+    monkeypatch.setattr("commands.lightning.given_models.ROOT", tmp_path)
     return str(tmp_path / "models" / "smollm2-135m")
 
 

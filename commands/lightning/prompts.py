@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from commands.run_folder.manifest import Manifest
+from commands.run_folder.private_files import of_runs
 from commands.run_folder.steps import RELEASED, Role
 from datamodules.data_module import is_disclosable
 from datamodules.guards.overlap import Source, refuse_private
 from datamodules.reading.columns import Columns, reference_columns
 from doppel.errors import DataError, UserError
-from doppel.files import MANIFEST, run_of
+from doppel.files import MANIFEST, read_json_lines, run_of
+from doppel.lispress import is_valid
 
 #: Roles of lines that a model wrote, or that were drawn from such or by released shares.
 PROMPTS: tuple[Role, ...] = ("prompts", "candidates", "pool", *RELEASED)
@@ -56,6 +58,41 @@ def check_prompts(model: Any, data: Any, private: Callable[[], Iterable[Source]]
         "add --data.init_args.is_public=true",
         about="" if path is None else path,
     )
+
+
+def check_trees(run: Path, path: Path, is_public: bool) -> int:
+    """Return the number of trees in a file, which anybody may see or which a step of this run has made.
+
+    Formal guarantees:
+        A tree stands beside the utterance that is written for it. As of any prompt
+        (:func:`check_prompts`) it is one that a step of this run has made and that is as the step made it,
+        or one that is declared public, of a file that does not say what a private one says. What another run has
+        released is covered by that run's ε too, which the card of this one does not state: it is taken only where it is
+        declared public.
+
+    Raises:
+        UserError: They are neither, or not trees; the message says which line.
+    """
+    if not path.is_file():
+        raise DataError(f'there is no file {path}: give JSON lines with "parse"')
+    why = why_not_released(str(path), PROMPTS)
+    if why is None and not path.resolve().is_relative_to(run):
+        why = "another run has released them, whose ε this run's card would not count"
+    if why is not None and not is_public:
+        raise UserError(
+            f"trees stand beside what is written for them, and nothing says that these may be seen: {why}. Give trees "
+            "of this run, such as RUN/two_stage/trees.jsonl; or, where anybody may see them, add --public",
+            about=path,
+        )
+    if why is not None:
+        refuse_private_lines("--trees", str(path), None, of_runs(run))
+    lines = list(read_json_lines(path))
+    for number, line in lines:
+        if not isinstance(line.get("parse"), str) or not is_valid(line["parse"]):
+            raise DataError('no tree in Lispress under "parse"', about=f"{path}:{number}")
+    if not lines:
+        raise DataError(f"{path} holds no tree")
+    return len(lines)
 
 
 def refuse_private_lines(name: str, path: str, columns: Columns | None, private: Iterable[Source]) -> None:

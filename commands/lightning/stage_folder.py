@@ -1,16 +1,20 @@
-"""The folder of a training or a sampling: whose job it is, where it goes on, and which Weights & Biases run it is."""
+"""The folder of a training or a sampling: whose job it is, where it goes on, whether it may, its run of W&B."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 
 from callbacks.slurm_job import SlurmJob
+from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
-from doppel.files import write_text
+from doppel.files import run_of, write_text
+from doppel.privacy.ledger import Ledger
 
 OWNER = "owner.json"
 WANDB_ID = "wandb_id"
@@ -68,6 +72,40 @@ def refuse_to_begin_again(run_dir: Path, is_private: bool) -> None:
             "from it, or another --run_dir to begin anew",
             about=found,
         )
+
+
+class FailedStarts:
+    """Starts of a training that paid and failed, or were killed: two alike would be paid for a third time.
+
+    Args:
+        words: Of the command; its configuration, and the checkpoint that it goes on from, tell starts apart.
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        run_dir = Path(words[words.index("--run_dir") + 1])
+        self._file, self._ledger = run_dir / ".failed", Ledger(run_of(run_dir) / FILE_NAME).path
+        last = run_dir / "checkpoints" / "last.ckpt"
+        config = Path(words[words.index("--config") + 1]).read_bytes() if "--config" in words else b""
+        content = config + (str(last.stat().st_mtime_ns) if last.exists() else "").encode()
+        self._line = f"{hashlib.sha256(content).hexdigest()}\n"
+        self._paid = self._size()
+
+    def _size(self) -> int:
+        return self._ledger.stat().st_size if self._ledger.is_file() else 0
+
+    def refuse_third(self) -> None:
+        """Refuse to start where two starts like this one have failed."""
+        if self._file.is_file() and self._file.read_text(encoding="utf-8") == self._line * 2:
+            raise UserError(
+                f"{self._file.parent.name} has failed twice at the same place, and each start spends a step: nothing "
+                f"was started. Mend what the last message said; then delete {self._file}, and give the command again"
+            )
+
+    def note(self) -> None:
+        """Count this one, if it has paid."""
+        if self._size() > self._paid:
+            told = self._file.read_text(encoding="utf-8") if self._file.is_file() else ""
+            self._file.write_text(self._line * (2 if told == self._line else 1), encoding="utf-8")
 
 
 def wandb_id(run_dir: Path, job: SlurmJob | None = None) -> str:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import shlex
 
-from commands.run.execution.execute import minutes
 from commands.run.experiment.settings import systems_of
 from commands.run.preflight.training_plan import trainings_of
 from commands.run.steps.run_plan import RunPlan
 from commands.run_folder.run_folder import RunFolder
-from doppel.console.say import program, say
+from doppel.console.say import minutes, program, say
 
 
 def tell_result(plan: RunPlan, seconds: float, is_verbose: bool = False) -> None:

@@ -12,9 +12,9 @@ from jsonargparse.typing import PositiveInt
 
 from commands.lightning.by_hand import predict_command
 from commands.privacy.histogram import read_labels
-from commands.run.conditions import check_trees, oversample_for_topic, oversample_for_words, topic_of
+from commands.run import oversampling
 from commands.run.execution.code_copy import version
-from commands.run.execution.execute import minutes, run_here
+from commands.run.execution.execute import run_here
 from commands.run.experiment.experiment import load, save
 from commands.run.experiment.settings import Experiment, systems_of
 from commands.run.steps.context import Wanted
@@ -28,11 +28,12 @@ from commands.run_folder.steps import Step
 from commands.run_folder.systems import System
 from datamodules.reading.attribute_codes import check_schema
 from doppel.console.heard import LOG, written_down
-from doppel.console.say import say
+from doppel.console.say import minutes, say
 from doppel.errors import UserError
 from doppel.files import run_of
 from doppel.settings.yaml_files import dump, read_yaml
 from doppel.tables.schema import plain
+from doppel.topics import Codebook
 
 #: Samples where nobody says how many.
 _NUM = 5000
@@ -104,8 +105,8 @@ def sample(
     if label is not None:
         _check_label(experiment, chosen, label)
     if topic is not None:
-        name = topic_of(run, chosen, topic)
-        wanted = replace(wanted, topic=name, oversample=oversample_for_topic(run, chosen, name))
+        name = Codebook.load(run / chosen.scope / "one_stage" / "codebook.jsonl").named(topic)
+        wanted = replace(wanted, topic=name, oversample=oversampling.for_topic(run, chosen, name))
         say(
             f"── about {wanted.num * wanted.oversample:,} texts are drawn, to find {wanted.num:,} of the topic {name!r}"
         )
@@ -113,10 +114,12 @@ def sample(
         asked = tuple(word.strip().lower() for word in words.split(","))
         manifest = Manifest.read(run)
         samples = manifest.path(manifest.samples()[chosen.name])
-        wanted = replace(wanted, words=asked, oversample=oversample_for_words(samples, asked))
+        wanted = replace(wanted, words=asked, oversample=oversampling.for_words(samples, asked))
         num_samples = wanted.num * wanted.oversample
         say(f"── about {num_samples:,} samples are drawn, to find {wanted.num:,} that say {' and '.join(asked)}")
     if trees is not None:
+        from commands.lightning.prompts import check_trees  # torch, for which no --help waits
+
         wanted = replace(wanted, trees=trees.resolve(), num=check_trees(run, trees, public))
     drawn: dict[str, int] = {}
     with hold(run):

@@ -39,7 +39,7 @@ def test_wrong_calls_are_explained(
     capfd: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("commands.run.preflight.models.find_spec", lambda package: package)  # minilm need not be here
+    monkeypatch.setattr("commands.lightning.given_models.find_spec", lambda package: package)  # minilm need not be here
     assert launch(experiment, tmp_path / "run", "--local", "--set", *words) == 2
     assert message in capfd.readouterr().err
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from commands.run.execution.execute import run_stage
+from commands.run.execution.execute import run_step
 from commands.run.experiment.experiment import load, shipped
 from commands.run.preflight.sources import Read
 from commands.run.steps.recipes import steps_of
@@ -391,13 +391,13 @@ def test_a_stage_that_fails_leaves_no_mark_and_a_fit_resumes_what_is_there(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     mark, stage = tmp_path / ".done" / "fit", tmp_path / "fit"
-    assert run_stage("fit", mark, ["bash", "-c", "exit 75", "--run_dir", str(stage)]) == 75
+    assert run_step("fit", mark, ["bash", "-c", "exit 75", "--run_dir", str(stage)]) == 75
     assert not mark.exists()
-    assert run_stage("fit", mark, ["bash", "-c", "echo $*; exit 1", "--run_dir", str(stage)]) == 1
+    assert run_step("fit", mark, ["bash", "-c", "echo $*; exit 1", "--run_dir", str(stage)]) == 1
     assert "ckpt" not in capfd.readouterr().out
     (stage / "checkpoints").mkdir(parents=True)
     (stage / "checkpoints" / "last.ckpt").touch()
-    assert run_stage("fit", mark, ["echo", "--run_dir", str(stage), "--seed_everything", "1"]) == 0
+    assert run_step("fit", mark, ["echo", "--run_dir", str(stage), "--seed_everything", "1"]) == 0
     assert capfd.readouterr().out.endswith("--seed_everything 1 --ckpt_path last\n")
     assert int(mark.read_text()) >= 0
     by_hand = [sys.executable, "-m", "commands.run.execution.execute", "fit", str(mark), "false"]

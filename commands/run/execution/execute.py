@@ -5,36 +5,31 @@ By hand, or in a job: ``python -m commands.run.execution.execute KIND MARK COMMA
 
 from __future__ import annotations
 
-import hashlib
 import os
 import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from commands.lightning.stage_folder import last_checkpoint
+from commands.lightning.stage_folder import FailedStarts, last_checkpoint
 from commands.run.execution.forks import Forked, can_fork
 from commands.run_folder.manifest_writer import enter
 from commands.run_folder.places import PLACE, ROOT
 from commands.run_folder.steps import Step
 from doppel.console.heard import heard
-from doppel.console.ledger import FILE_NAME
 from doppel.console.parent import VARIABLE
-from doppel.console.say import say
+from doppel.console.say import minutes, say, telling_the_time
 from doppel.errors import UserError
-from doppel.files import run_of, write_text
-from doppel.privacy.ledger import Ledger
+from doppel.files import write_text
 
 #: Rough seconds of the kinds, from which the time left is guessed.
 _WEIGHTS = {"fit": 4.0, "predict": 3.0, "metrics": 3.0, "tool": 0.5}
 _WHAT = {"fit": "training", "predict": "sampling", "metrics": "comparing", "tool": "a moment"}
-#: Seconds between the lines of a step that has no bar of its own.
-_PULSE = 60.0
 #: What takes less memory, and what asks a cluster for more.
 _LESS = {"fit": "data.max_tokens_per_micro_batch", "predict": "sampling.max_rows"}
 _MEMORY = {"fit": "fit_mem", "predict": "predict_mem", "metrics": "tool_mem", "tool": "tool_mem"}
@@ -64,7 +59,7 @@ def run_here(run: Path, steps: Sequence[Step], python: str = sys.executable, is_
         command = [python, str(ROOT / "cli.py"), *step.words(run)]
         bar = nullcontext() if step.kind in ("fit", "predict") else telling_the_time(step.name)
         with heard(not is_told) as outputs, bar:
-            status = run_stage(step.kind, marks[step.name], command, PLACE, is_worth_it, outputs)
+            status = run_step(step.kind, marks[step.name], command, PLACE, is_worth_it, outputs)
         if status:
             known = {75: "was preempted", 130: "was interrupted", 137: "was killed", 143: "was stopped"}
             why = known.get(status, f"failed with status {status}")
@@ -76,7 +71,7 @@ def run_here(run: Path, steps: Sequence[Step], python: str = sys.executable, is_
     return 0
 
 
-def run_stage(
+def run_step(
     kind: str,
     mark: Path | None,
     command: Sequence[str],
@@ -86,7 +81,7 @@ def run_stage(
 ) -> int:
     """Run a command unless its mark says that it is done; write down there how many seconds it took.
 
-    What the stage has left is entered into the run's manifest before that
+    What the step has left is entered into the run's manifest before that
     (:func:`~commands.run_folder.manifest_writer.enter`), by this process alone, however many tasks the command had.
 
     A fit goes on from the last checkpoint of its ``--run_dir``, if there is one: decided now, so that a requeued job
@@ -109,7 +104,7 @@ def run_stage(
     words, launch = list(command), []
     failures = None
     if kind == "fit":
-        failures = _Failures(words)
+        failures = FailedStarts(words)
         failures.refuse_third()
         stage = Path(words[words.index("--run_dir") + 1])
         if last_checkpoint(stage) is not None:
@@ -176,77 +171,20 @@ def _on_sigterm(handler: Any) -> None:
         signal.signal(signal.SIGTERM, handler)
 
 
-@contextmanager
-def telling_the_time(name: str) -> Iterator[None]:
-    """Say every minute that a step goes on: a bar would tell how many private texts it has read, the time does not."""
-    ended, begin = threading.Event(), time.time()
-
-    def tell() -> None:
-        while not ended.wait(_PULSE):
-            say(f"   {name}: {minutes(time.time() - begin)} so far")
-
-    thread = threading.Thread(target=tell, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
-def minutes(seconds: float) -> str:
-    """Format a duration for people."""
-    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
-
-
 def _weight(step: Step) -> float:
     epochs = step.config.get("trainer", {}).get("max_epochs", 1) if step.kind == "fit" else 1
     return _WEIGHTS[step.kind] * float(epochs)
 
 
-class _Failures:
-    """Starts of a training that paid and failed, or were killed: two alike would be paid for a third time.
-
-    Args:
-        words: Of the command; its configuration, and the checkpoint that it goes on from, tell starts apart.
-    """
-
-    def __init__(self, words: Sequence[str]) -> None:
-        run_dir = Path(words[words.index("--run_dir") + 1])
-        self._file, self._ledger = run_dir / ".failed", Ledger(run_of(run_dir) / FILE_NAME).path
-        last = run_dir / "checkpoints" / "last.ckpt"
-        config = Path(words[words.index("--config") + 1]).read_bytes() if "--config" in words else b""
-        content = config + (str(last.stat().st_mtime_ns) if last.exists() else "").encode()
-        self._line = f"{hashlib.sha256(content).hexdigest()}\n"
-        self._paid = self._size()
-
-    def _size(self) -> int:
-        return self._ledger.stat().st_size if self._ledger.is_file() else 0
-
-    def refuse_third(self) -> None:
-        """Refuse to start where two starts like this one have failed."""
-        if self._file.is_file() and self._file.read_text(encoding="utf-8") == self._line * 2:
-            raise UserError(
-                f"{self._file.parent.name} has failed twice at the same place, and each start spends a step: nothing "
-                f"was started. Mend what the last message said; then delete {self._file}, and give the command again"
-            )
-
-    def note(self) -> None:
-        """Count this one, if it has paid."""
-        if self._size() > self._paid:
-            told = self._file.read_text(encoding="utf-8") if self._file.is_file() else ""
-            self._file.write_text(self._line * (2 if told == self._line else 1), encoding="utf-8")
-
-
 def main(argv: Sequence[str]) -> int:
-    """Run a stage as the command line says."""
+    """Run a step as the command line says."""
     kind, mark, *command = argv
     name = Path(mark).name
     if mark != "-":
         done = Path(mark).exists()
         sys.stdout.write(f"── {name}: done already, skipped\n" if done else f"── {name}\n")
     try:
-        return run_stage(kind, None if mark == "-" else Path(mark), command)
+        return run_step(kind, None if mark == "-" else Path(mark), command)
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2

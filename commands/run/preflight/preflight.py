@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from commands import STEPS
+from commands.lightning.given_models import first_unsound
 from commands.run.experiment.settings import systems_of
-from commands.run.preflight.models import check_models, first_unsound, models_of
+from commands.run.preflight.models import check_models, models_of
 from commands.run.preflight.sources import check_files, check_sources, read_sources
 from commands.run.preflight.together import together
 from commands.run.preflight.training_plan import Readiness, outlook, readiness

@@ -223,7 +223,7 @@ def test_a_run_with_fluent_candidates_needs_the_model_and_a_reference(
     check_sources(experiment)  # and no parser
     (step,) = (step for step in steps_of(experiment, tmp_path) if step.name == "two_stage-choose")
     assert "reference" in step.config and "parser" not in step.config
-    monkeypatch.setattr("commands.run.preflight.models.ROOT", tmp_path)
+    monkeypatch.setattr("commands.lightning.given_models.ROOT", tmp_path)
     with pytest.raises(UserError, match="make base-135m"):
         check_models(work_of(experiment))
 

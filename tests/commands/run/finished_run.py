@@ -64,13 +64,13 @@ def write_run(folder: Path, tiny_model: str) -> Path:
     work = launch.begin(load(folder / "mine.yaml"), run, load_site(None, {}))
     launch.write(work, overwrite=True)
     for step in work.steps[:-1]:  # the page is made by those who test it
-        assert stage_here("", run / ".done" / step.name, ["python", "cli.py", *step.words(run)]) == 0, step.name
+        assert step_here("", run / ".done" / step.name, ["python", "cli.py", *step.words(run)]) == 0, step.name
     assert cli.main(["verify", str(run)]) == 0
     return run
 
 
-def stage_here(kind: str, mark: Path, command: Sequence[str], *_: object) -> int:
-    """As ``run_stage`` does, in this process."""
+def step_here(kind: str, mark: Path, command: Sequence[str], *_: object) -> int:
+    """As ``run_step`` does, in this process."""
     if mark.exists():
         return 0
     with mock.patch.object(feature_extractors, "embed", embed):
@@ -93,7 +93,7 @@ def embed(texts: Sequence[str], encoder: str, independent: bool = False) -> NDAr
 
 def draw(run: Path, *words: str) -> int:
     """``python cli.py sample RUN WORDS`` in this process."""
-    with mock.patch.object(execute, "run_stage", stage_here), mock.patch.dict(os.environ):
+    with mock.patch.object(execute, "run_step", step_here), mock.patch.dict(os.environ):
         return cli.main(["sample", str(run), *words])
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from finished_run import stage_here
+from finished_run import step_here
 from run_folders import work_of
 
 import cli
@@ -61,7 +61,7 @@ def run(plan: launch.RunPlan, names: list[str]) -> None:
     for step in plan.steps:
         if step.name in names:
             mark = plan.run / ".done" / step.name
-            assert stage_here("", mark, ["python", "cli.py", *step.words(plan.run)]) == 0, step.name
+            assert step_here("", mark, ["python", "cli.py", *step.words(plan.run)]) == 0, step.name
 
 
 @pytest.fixture(autouse=True)

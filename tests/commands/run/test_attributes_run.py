@@ -16,7 +16,7 @@ import pytest
 import yaml
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent, get_epsilon_gaussian
 from dp_accounting.pld import PLDAccountant
-from finished_run import away, draw, stage_here
+from finished_run import away, draw, step_here
 from readers import reader
 
 import cli
@@ -76,7 +76,7 @@ def write_run(folder: Path, given: dict[str, Any]) -> Path:
     work = launch.begin(load(folder / "mine.yaml"), run, load_site(None, {}))
     launch.write(work, overwrite=True)
     for step in work.steps[:-1]:
-        assert stage_here("", run / ".done" / step.name, ["python", "cli.py", *step.words(run)]) == 0, step.name
+        assert step_here("", run / ".done" / step.name, ["python", "cli.py", *step.words(run)]) == 0, step.name
     return run
 
 

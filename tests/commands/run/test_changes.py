@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 from documented_settings import keys, other
-from finished_run import draw, stage_here
+from finished_run import draw, step_here
 from run_folders import go_on, mark
 
 import cli
@@ -178,7 +178,7 @@ def test_trees_that_were_cut_off_are_drawn_again_though_another_system_has_sampl
     launch.write(plan, overwrite=True)
     assert not (run / "two_stage/trees.jsonl").exists()
     for step in plan.waiting:
-        assert stage_here("", run / ".done" / step.name, ["python", "cli.py", *step.words(run)]) == 0
+        assert step_here("", run / ".done" / step.name, ["python", "cli.py", *step.words(run)]) == 0
     sampled = parse_yaml((run / "two_stage/sample_parse_tree/predict.yaml").read_text())
     assert sampled["model"]["init_args"]["sampling"]["max_new_tokens"] == 60
     assert (run / "ledger.jsonl").read_bytes() == ledger and not goes_on(path, run, given).waiting

@@ -20,7 +20,7 @@ from source_modules import ROOT
 import cli
 from commands.run import launch
 from commands.run.closing import next_commands
-from commands.run.execution.execute import run_stage
+from commands.run.execution.execute import run_step
 from commands.run.execution.slurm import load_site
 from commands.run.experiment.experiment import load, save, shipped
 from commands.run.preflight import estimate
@@ -144,7 +144,7 @@ def test_a_training_that_failed_twice_alike_is_not_paid_a_third_time(tmp_path: P
     words = ["--run_dir", str(tmp_path / "fit"), "--config", str(config)]
 
     def start(paid: Path | str = ledger) -> int:
-        return run_stage("fit", mark, [sys.executable, "-c", program, str(paid), *words])
+        return run_step("fit", mark, [sys.executable, "-c", program, str(paid), *words])
 
     assert [start(""), start(""), start(""), start(), start()] == [1] * 5  # what costs nothing may be tried again
     with pytest.raises(UserError, match=r"failed twice.*delete .*\.failed"):

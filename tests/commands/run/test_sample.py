@@ -13,7 +13,7 @@ from unittest import mock
 import finished_run
 import numpy as np
 import pytest
-from finished_run import draw, stage_here
+from finished_run import draw, step_here
 from page_content import read_html
 from readers import reader
 
@@ -88,10 +88,10 @@ def test_an_interrupted_draw_goes_on_and_other_words_begin_another(
 
     def interrupted(kind: str, mark: Path, *rest: object) -> int:
         ran.append(mark.name)
-        return 130 if len(ran) == 2 else stage_here(kind, mark, *rest)  # type: ignore[arg-type]
+        return 130 if len(ran) == 2 else step_here(kind, mark, *rest)  # type: ignore[arg-type]
 
     words = ["sample", str(run), "--num", "5"]
-    with mock.patch.object(execute, "run_stage", interrupted), mock.patch.dict(os.environ):
+    with mock.patch.object(execute, "run_step", interrupted), mock.patch.dict(os.environ):
         assert cli.main(words) == 130
         assert "was interrupted" in capsys.readouterr().err
         trees = (run / "two_stage/draws/2/trees.jsonl").read_bytes()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import cli
-from commands.run.conditions import oversample_for_words
 from commands.run.experiment.experiment import load, shipped
+from commands.run.oversampling import for_words
 from commands.run.steps.context import Wanted
 from commands.run.steps.recipes import draw
 from commands.run_folder.systems import system
@@ -35,10 +35,10 @@ def test_samples_that_say_all_of_the_words_are_kept_in_their_order(samples: Path
 
 
 def test_as_many_texts_are_drawn_as_the_samples_of_the_run_promise(samples: Path) -> None:
-    assert oversample_for_words(samples, ["rental", "car"]) == 4  # 1.3 times 5/2
-    assert oversample_for_words(samples, ["dentist"]) == 200
+    assert for_words(samples, ["rental", "car"]) == 4  # 1.3 times 5/2
+    assert for_words(samples, ["dentist"]) == 200
     with pytest.raises(UserError, match=r"--words has 'rental car': .*rental,car"):
-        oversample_for_words(samples, ["rental car"])
+        for_words(samples, ["rental car"])
 
 
 @pytest.mark.parametrize("name", ["one_stage", "two_stage"])

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
-from finished_run import TREES, away, draw, stage_here
+from finished_run import TREES, away, draw, step_here
 from tiny_model import PAIRS
 
 import cli
@@ -51,7 +51,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, tiny_model: str) -> Path:
         work = launch.begin(load(folder / "mine.yaml"), run, load_site(None, {}))
         launch.write(work, overwrite=True)
         for step in work.steps[:-1]:
-            assert stage_here("", run / ".done" / step.name, ["python", "cli.py", *step.words(run)]) == 0, step.name
+            assert step_here("", run / ".done" / step.name, ["python", "cli.py", *step.words(run)]) == 0, step.name
     return run
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from run_folders import edit_manifest, end_step
 
-from commands.run.execution.execute import run_stage
+from commands.run.execution.execute import run_step
 from commands.run_folder.manifest import Manifest
 from commands.run_folder.manifest_writer import declare
 from commands.run_folder.steps import File, Step
@@ -203,9 +203,9 @@ def test_a_stage_enters_what_it_left_if_it_ends_well_and_before_its_mark(tmp_pat
     declare(Step("made", "evaluate", writes=(File("a.jsonl", "data"),)), tmp_path)
     mark = tmp_path / ".done" / "made"
     words = [sys.executable, "-c", f"open({str(tmp_path / 'a.jsonl')!r}, 'w').write('1'); raise SystemExit(3)"]
-    assert run_stage("tool", mark, words) == 3
+    assert run_step("tool", mark, words) == 3
     assert not Manifest.read(tmp_path).files and not mark.exists()
-    assert run_stage("tool", mark, ["true"]) == 0
+    assert run_step("tool", mark, ["true"]) == 0
     assert list(Manifest.read(tmp_path).files) == ["a.jsonl"] and mark.exists()
     assert os.stat(tmp_path / "manifest.json").st_mode & 0o077 == 0
 

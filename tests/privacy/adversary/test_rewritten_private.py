@@ -13,7 +13,7 @@ from private_training import data_module, fit, privacy
 from run_folders import work_of
 from table_files import made_turns, write_lines
 
-from commands.run.conditions import check_trees
+from commands.lightning.prompts import check_trees
 from commands.run.experiment.experiment import load, shipped
 from commands.run.preflight.sources import read_sources
 from commands.run_folder.private_files import learnt_from
