@@ -349,6 +349,7 @@ def test_a_mistyped_system_is_answered_by_the_nearest(
     assert "did you mean topics?" in error and str(experiment) in error
 
 
+@pytest.mark.slow
 def test_tasks_of_an_array_have_a_run_folder_each(
     tmp_path: Path, stand_ins: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

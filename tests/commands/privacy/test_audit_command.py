@@ -119,6 +119,7 @@ def test_an_engine_without_noise_ends_with_status_one(
     assert report["private/bound"]["epsilon_lower_bound"] > 1 >= report["claim"]["epsilon"]
 
 
+@pytest.mark.slow
 def test_a_saved_configuration_is_audited_without_touching_its_run_and_goes_on_where_it_stopped(
     tmp_path: Path, tiny_model: str, corpus: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -90,6 +90,7 @@ def outcome(path: Path, run: Path, finished: Path, key: str, value: Any) -> str:
     return "told" if was and changes(told, kept) else "kept"
 
 
+@pytest.mark.slow
 def test_each_of_forty_changes_to_a_finished_run_is_done_or_refused_by_name_with_both_values(
     compared: tuple[Path, Path], finished: Path
 ) -> None:

@@ -172,6 +172,7 @@ class Terminal(io.StringIO):
         return True
 
 
+@pytest.mark.slow
 def test_a_run_that_is_hopeless_is_called_so_by_check_and_plan_alike_and_asks_before_it_spends(
     users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from unittest import mock
 
+import pytest
 from finished_run import step_here
 
 import cli
@@ -15,6 +16,7 @@ from commands.run.execution import execute
 from commands.run.experiment.experiment import load
 
 
+@pytest.mark.slow
 def test_a_reference_of_a_finished_run_is_evaluated_and_reported_alone(finished: Path, run: Path) -> None:
     public = run.parent / "human.jsonl"
     public.write_text("".join(json.dumps({"utterance": f"what is on at {i} today"}) + "\n" for i in range(40)))

@@ -210,6 +210,7 @@ def test_a_folder_in_use_takes_no_second_training(
     ownership.hold(tmp_path / "run" / "one_stage").release()
 
 
+@pytest.mark.slow
 def test_a_run_in_use_takes_no_second_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
