@@ -37,6 +37,7 @@ def preflight(plan: RunPlan, mode: Mode, is_here: bool, call: Caller | None = No
     built, and no file is opened.
 
     Args:
+        plan: What there is to do.
         mode: How; ``check`` starts nothing, so it asks nothing.
         is_here: Whether the steps are to run on this machine.
         call: Calls a function where what trains is imported; None: here.
