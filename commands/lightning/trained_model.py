@@ -57,7 +57,8 @@ def value_chooser(by: str) -> ValueChooser:
     Raises:
         UserError: It cannot be loaded.
     """
-    from doppel.models.load import ModelError, load_with_tokenizer
+    from doppel.models.faults import ModelError
+    from doppel.models.load import load_with_tokenizer
     from doppel.tables.asked import ValueChooser
 
     try:

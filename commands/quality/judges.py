@@ -71,7 +71,7 @@ def judges_of(samples: Path, featurizer: str | None = None, base_model: str | No
     from doppel.metrics.fluency import LanguageModel
     from doppel.metrics.mauve import judge_name
     from doppel.models.encoders import TextFeaturizer, minilm
-    from doppel.models.load import ModelError
+    from doppel.models.faults import ModelError
 
     found = Judges()
     bases = [base_model] if base_model is not None else bases_of(samples)

@@ -8,7 +8,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import PreTrainedModel
 
-from doppel.models.load import ModelError
+from doppel.models.faults import ModelError
 
 #: Texts of at most so many tokens are short to the CPU's attention.
 _SHORT = 512

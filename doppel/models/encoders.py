@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from doppel.models.load import ModelError, load_with_tokenizer
+from doppel.models.faults import ModelError
+from doppel.models.load import load_with_tokenizer
 from doppel.models.texts import MAX_LENGTH, by_length, longest_text, padded, token_ids
 
 #: Rows of each batch of texts that must not change one another.

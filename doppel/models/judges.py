@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from doppel.models.load import ModelError
+from doppel.models.faults import ModelError
 from doppel.models.texts import padded
 
 _BETWEEN_DOCUMENTS = "<|endoftext|>"

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
-from doppel.errors import UserError
 from doppel.models.families import class_for, language_model_of
+from doppel.models.faults import FAILURES, LORA, ModelError, cannot
 from doppel.models.lora_folder import CONFIG, WEIGHTS, base_of, merge
-from doppel.models.made import how_to_make
 from doppel.models.quantized import check_packed, take_packed
 from doppel.privacy.card import check_base
 
@@ -26,26 +24,6 @@ Kind = Literal["causal_lm", "encoder"]
 #: Weights of an encoder that nothing here computes with, and that many folders lack.
 _UNUSED = {"encoder": "pooler."}
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
-#: How a file begins that Git LFS has not fetched, and the most bytes that it has.
-_POINTER, _POINTER_BYTES = b"version https://git-lfs", 1024
-#: What loading from a folder ends in that is not as the library expects it.
-_FAILURES = (
-    OSError,
-    pickle.UnpicklingError,
-    ValueError,
-    ImportError,
-    RuntimeError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    SafetensorError,
-    EOFError,
-)
-_LORA = "LoRA weights"
-
-
-class ModelError(UserError):
-    """A model cannot be loaded, or lacks what is asked of it."""
 
 
 def load_tokenizer(name: str | Path) -> Any:
@@ -60,8 +38,8 @@ def load_tokenizer(name: str | Path) -> Any:
         return load_tokenizer(base)
     try:
         return AutoTokenizer.from_pretrained(_place(name), trust_remote_code=False)
-    except _FAILURES as error:
-        raise _cannot("tokenizer", str(name), error) from error
+    except FAILURES as error:
+        raise cannot("tokenizer", str(name), error) from error
 
 
 def load_config(name: str | Path) -> Any:
@@ -76,8 +54,8 @@ def load_config(name: str | Path) -> Any:
         return load_config(base)
     try:
         return AutoConfig.from_pretrained(_place(name), trust_remote_code=False)
-    except _FAILURES as error:
-        raise _cannot("model", str(name), error) from error
+    except FAILURES as error:
+        raise cannot("model", str(name), error) from error
 
 
 def load_model(
@@ -124,8 +102,8 @@ def load_model(
         for key, parameter in model.named_parameters():
             if not parameter.isfinite().all():
                 raise ValueError(f"its weight {key} holds numbers that are not finite: save it again from a sound one")
-    except _FAILURES as error:
-        raise _cannot("model", str(name), error) from error
+    except FAILURES as error:
+        raise cannot("model", str(name), error) from error
     return model
 
 
@@ -183,8 +161,8 @@ def check_loads(name: str | Path, kind: Kind = "causal_lm", is_frozen: bool = Fa
                         pass
             else:
                 _loaded(name, kind, config=config, device_map="meta")
-        except _FAILURES as error:
-            raise _cannot("model", str(name), error) from error
+        except FAILURES as error:
+            raise cannot("model", str(name), error) from error
 
 
 def check_ids(tokenizer: Any, model: PreTrainedModel, name: str) -> None:
@@ -248,8 +226,8 @@ def _load_merged(
         check_base(folder, base)
         try:
             merge(model, folder)
-        except _FAILURES as error:
-            raise _cannot(_LORA, str(folder), error) from error
+        except FAILURES as error:
+            raise cannot(LORA, str(folder), error) from error
     return model if kind == "causal_lm" else model.base_model  # type: ignore[return-value]
 
 
@@ -265,8 +243,8 @@ def _open_lora(folder: Path) -> None:
     try:
         with safe_open(folder / WEIGHTS, "pt"):
             pass
-    except _FAILURES as error:
-        raise _cannot(_LORA, str(folder), error) from error
+    except FAILURES as error:
+        raise cannot(LORA, str(folder), error) from error
 
 
 def _loaded(name: str | Path, kind: Kind, config: Any, **options: Any) -> PreTrainedModel:
@@ -309,44 +287,3 @@ def _quietly() -> Iterator[None]:
         logging.set_verbosity(level)
         if bars:
             logging.enable_progress_bar()
-
-
-def _cannot(what: str, name: str, error: Exception) -> ModelError:
-    """What a library gave up on, in one line: its own reason, or what is known to lie behind it."""
-    folder = Path(name).expanduser()
-    if (command := how_to_make(folder)) is not None:
-        return ModelError(command)
-    if not folder.exists() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
-        return ModelError(f"cannot load the {what} of {name!r}: there is no such folder; give a model's, or a hub name")
-    where = f"the folder {name!r}" if folder.exists() else f"{name!r}, no local folder, from the Hugging Face hub"
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    reason = " ".join(lines[:2]).partition(" Model type should be")[0][:300].rstrip(".:, ")
-    if (pointer := _pointer_in(folder)) is not None:
-        reason = f"{pointer} is a pointer that Git LFS has not followed: run `git lfs pull` there"
-    elif "trust_remote_code" in str(error):
-        reason = "it needs code of its own, which is never run: give a model of a family that transformers knows"
-    elif isinstance(error, pickle.UnpicklingError):
-        reason = (
-            "its weights are a pickle that holds more than weights: save them as model.safetensors (save_pretrained)"
-        )
-    elif isinstance(error, SafetensorError):
-        reason = f"a file of its weights is damaged: copy it again ({reason})"
-    elif what == _LORA:
-        pass  # the reason says it
-    elif not (folder / "config.json").is_file() or (what == "tokenizer" and not (folder / "tokenizer.json").is_file()):
-        reason = (
-            "give a folder that holds config.json, model.safetensors and tokenizer.json (the shipped one is "
-            f"models/base), or a hub name such as gpt2 on a machine that reaches the hub ({reason})"
-        )
-    elif isinstance(error, KeyError | AttributeError | TypeError | EOFError) or "line 1 column" in reason:
-        kind = "tokenizer.json" if what == "tokenizer" else "config.json, or a file of its weights,"
-        reason = f"{kind} is damaged: copy it again ({type(error).__name__}: {reason})"
-    return ModelError(f"cannot load the {what} of {where}: {reason}")
-
-
-def _pointer_in(folder: Path) -> str | None:
-    """The first file of a folder that is a pointer of Git LFS."""
-    if not folder.is_dir():
-        return None
-    small = (file for file in sorted(folder.iterdir()) if file.is_file() and file.stat().st_size <= _POINTER_BYTES)
-    return next((file.name for file in small if file.read_bytes().startswith(_POINTER)), None)

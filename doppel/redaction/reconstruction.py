@@ -11,8 +11,9 @@ import torch
 from tqdm import tqdm
 
 from doppel.errors import UserError
+from doppel.models.faults import ModelError
 from doppel.models.judges import continuation_log_likelihoods, first_token, logits
-from doppel.models.load import ModelError, load_with_tokenizer
+from doppel.models.load import load_with_tokenizer
 from doppel.models.texts import padded, token_ids
 from doppel.redaction.mask import Redacted, key_of
 

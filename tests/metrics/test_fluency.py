@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from datamodules.reading.examples import read_examples
 from doppel.metrics.fluency import LanguageModel
 from doppel.metrics.judged import fluency_metrics, outliers
-from doppel.models.load import ModelError
+from doppel.models.faults import ModelError
 
 TEXTS = ["yes", "book a meeting with anna at nine", "", "what is the weather on tuesday", "book a room"]
 PEOPLE = [turn.utterance for turn in read_examples("embedded:test?num=600&seed=9", "utterance")]

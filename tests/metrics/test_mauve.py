@@ -18,7 +18,7 @@ from doppel.metrics import Corpus, compare
 from doppel.metrics.judged import mauve_metrics
 from doppel.metrics.mauve import mauve
 from doppel.models.encoders import TextFeaturizer, minilm
-from doppel.models.load import ModelError
+from doppel.models.faults import ModelError
 
 HUMAN = [f"set a meeting with {name} at {hour} pm" for name in ("ann", "bob", "eve") for hour in range(1, 11)]
 OTHER = [f"{n * 7919} !! {n * 104729} ??" for n in range(30)]

@@ -16,8 +16,9 @@ from doppel.decoding.generate import generate
 from doppel.errors import UserError
 from doppel.evolution.generators.answers import Answers
 from doppel.evolution.generators.wording import Question
+from doppel.models.faults import ModelError
 from doppel.models.judges import first_token
-from doppel.models.load import ModelError, load_with_tokenizer
+from doppel.models.load import load_with_tokenizer
 from doppel.models.texts import first_of_all
 
 #: Times ``batch_size`` texts are written before any of them is kept.
