@@ -104,7 +104,7 @@ def export(
 
 
 def _base(base: FrozenBase) -> dict[str, Any]:
-    """What LoRA weights say of the model that they are for: its name, as anybody may read it, and its files.
+    """What LoRA weights say of the model that they are for: its name, as anybody may read it, its files, its packing.
 
     Raises:
         UserError: Nothing loads them on top of it: it is in no folder, or in one of LoRA weights.
@@ -120,7 +120,8 @@ def _base(base: FrozenBase) -> dict[str, Any]:
             f"{base.name}, the base of this training, is a folder of LoRA weights, on top of which nothing loads "
             f"others: {whole}"
         )
-    return {"name": public_names(base.name), "sha256": digests(base.name)}
+    told = {"name": public_names(base.name), "sha256": digests(base.name)}
+    return told if base.quantization is None else {**told, "quantization": base.quantization}
 
 
 def _class_path(config: StageConfig) -> str:

@@ -64,6 +64,13 @@ _LORA = {
     "reads": "which `generate` is given",
 }
 
+#: Of LoRA weights whose base was packed for their training.
+_FOUR_BITS = (
+    " They were trained on that base in four bits: whole, as below, it gives them inputs that are a little other; "
+    '`quantization_config=BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="{kind}")` of transformers packs '
+    "it as in training."
+)
+
 
 @dataclass(frozen=True)
 class Prompting:
@@ -121,7 +128,8 @@ class Prompting:
             out: The folder.
             text_format: Of the model.
             statement: What its card states.
-            base: ``name`` and ``sha256`` of the base, of a folder of LoRA weights; None: it holds the whole model.
+            base: ``name``, ``sha256`` and, if it has one, ``quantization`` of the base, of a folder of LoRA weights;
+                None: it holds the whole model.
         """
         names = {"utterance": "requests", "parse": "trees", "label": "labels"}
         what = f"The model writes {names[self.target]}" + (f" for {names[self.source]}." if self.source else ".")
@@ -140,6 +148,7 @@ class Prompting:
                 f"vLLM serves it by `--enable-lora --lora-modules {out.name}={out.name}`, above rank 16 with "
                 "`--max-lora-rank`."
             )
+            what += _FOUR_BITS.format(kind=base["quantization"]) if "quantization" in base else ""
         return _README.format(
             **lines,
             name=out.resolve().name,
