@@ -63,7 +63,7 @@ class TextFormat:
     So a base reads what it was trained on: Llama 3 and Gemma have seen no text without their ``<bos>`` at place 0, and
     none with one inside. The separator is the tokenizer's ``sep_token``; a tokenizer without one has a line feed, which
     costs a base of web text less than its ``<bos>`` (``benchmarks/text_start.py``). The shipped base's is ``<bos>``, as
-    it was trained. A target without a prompt stands behind ``<bos>`` alone.
+    it was trained; where that parts, it stands nowhere else. A target without a prompt stands behind ``<bos>`` alone.
 
     The prompt of p(x) is ``utterance``, of p(y) ``parse`` and of p(x|y) ``utterance: {source}``: with this public
     prefix a model that was trained with it never answers one task with another's text. Without it, as in Mireshghallah
@@ -108,8 +108,9 @@ class TextFormat:
         self.eos_id = eos
         self.bos_id = eos if self.tokenizer.bos_token_id is None else self.tokenizer.bos_token_id
         self.pad_id = eos if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id
-        self.first_ids = first_of_all(self.tokenizer)
         self.separator_ids = self._separator()
+        is_separator = self.tokenizer.sep_token_id == self.bos_id  # as in models of before, and no text has two
+        self.first_ids = [] if is_separator else first_of_all(self.tokenizer)
         self._table = None if self.slots is None else slot_table(self.slots)
 
     @property
@@ -289,8 +290,8 @@ class TextFormat:
         if name != _AROUND or _AROUND in saved:
             return name
         bos = self.tokenizer.convert_ids_to_tokens(self.bos_id)
-        keeps = f': "sep_token": "{bos}" in the tokenizer_config.json of its base keeps that form'
-        return f"{_AROUND} (it is of before: {bos} ended its prompts{'' if self.first_ids else keeps})"
+        keeps = f'"sep_token": "{bos}" in the tokenizer_config.json of its base keeps that form'
+        return f"{_AROUND} (it is of before: {bos} ended its prompts: {keeps})"
 
 
 def spaced(tree: str) -> str:
