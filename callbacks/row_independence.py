@@ -41,10 +41,10 @@ class _Rounding(NamedTuple):
 
 #: Under autocast, by its dtype: products are rounded to 8 or 11 bits, so sums in another order differ by some 1e-3.
 _OF_HALF = {torch.bfloat16: _Rounding(2e-2, 5e-2, 5e-2), torch.float16: _Rounding(2e-3, 1e-2, 2e-2)}
-#: What a CPU's kernels do that take two numbers at a time: past an odd end, one of the next row.
+#: What a CPU's kernels do that take some numbers at a time: past the end of a row they read the next one.
 _HALF_ON_CPU = (
-    "On a CPU, products in half precision over an odd size, such as a vocabulary of 50,257, let a nan pass to the row "
-    "before: set trainer.precision to 32-true. "
+    "On a CPU, products in half precision over some sizes, such as a vocabulary of 50,257, let a nan pass to the row "
+    "before: set trainer.precision to auto, which knows, or to 32-true. "
 )
 
 

@@ -25,7 +25,7 @@ from callbacks.progress_lines import ProgressInPlace, ProgressLines
 from callbacks.slurm_job import SlurmJob
 from callbacks.wandb_artifacts import never_fatal
 from commands.lightning.arguments import PRIVACY, DoppelArgumentParser, listed_privacy, no_prompts
-from commands.lightning.hardware import check_hardware, settled_precision, uses_cpu, what_auto_saves
+from commands.lightning.hardware import check_hardware, mixing_size, settled_precision, uses_cpu, what_auto_saves
 from commands.lightning.kept import CHECKPOINT, listed, refuse_unkept, with_needed
 from commands.lightning.own_code import place
 from commands.lightning.prompts import check_prompts
@@ -309,8 +309,10 @@ class DoppelCLI(LightningCLI):
             if trainer.enable_checkpointing is not False:
                 trainer.callbacks = with_needed(trainer.callbacks, self._parser("fit").get_defaults().trainer.callbacks)
         if is_here:
-            check_hardware(str(trainer.accelerator), str(trainer.precision or ""))
-            trainer.precision = settled_precision(str(trainer.accelerator), str(trainer.precision or "32-true"))
+            accelerator, precision = str(trainer.accelerator), str(trainer.precision or "32-true")
+            check_hardware(accelerator, precision)
+            mixing = mixing_size(config.model) if precision == "auto" and uses_cpu(accelerator) else None
+            trainer.precision = settled_precision(accelerator, precision, mixing)
         elif trainer.precision == "auto":
             trainer.precision = "32-true"
         if trainer.gradient_clip_val or trainer.accumulate_grad_batches != 1:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
+from typing import Any
 
 import torch
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
@@ -13,17 +14,20 @@ from torch.utils.benchmark import Timer
 
 from doppel.errors import UserError
 
+#: Numbers that products of a model are over.
+_SIZES = ("vocab_size", "hidden_size", "intermediate_size")
 _CPU_BF16 = ("amx_bf16", "avx512_bf16", "bf16")  # on x86, x86 and ARM
 
 
-def settled_precision(accelerator: str, precision: str) -> str:
+def settled_precision(accelerator: str, precision: str, mixing: str | None = None) -> str:
     """Return the precision to run in, which is said where it was left open; warns of one that is slow here.
 
     Args:
         accelerator: ``trainer.accelerator``.
         precision: ``trainer.precision``; ``auto`` is ``bf16-mixed`` on a GPU or CPU with bfloat16 instructions,
-            ``16-mixed`` on another CUDA GPU, such as a V100, and ``32-true`` elsewhere. In 16-mixed a private run
-            trains under a constant loss scale and skips no step.
+            ``16-mixed`` on another CUDA GPU, such as a V100, and ``32-true`` elsewhere, and where rows would mix. In
+            16-mixed a private run trains under a constant loss scale and skips no step.
+        mixing: As of :func:`mixing_size`, on a CPU.
     """
     on_cpu = uses_cpu(accelerator)
     if precision != "auto":
@@ -36,6 +40,8 @@ def settled_precision(accelerator: str, precision: str) -> str:
     if on_cpu:
         found = cpu_bf16()
         why = f"this CPU has bfloat16 instructions ({found})" if found else "this CPU has no bfloat16 instructions"
+        if found and mixing is not None:
+            found, why = "", f"this CPU's products in bfloat16 mix rows, one of which is nan, over {mixing}"
     elif torch.cuda.is_available():
         found = "cuda" if torch.cuda.is_bf16_supported(including_emulation=False) else ""
         why = f"{torch.cuda.get_device_name()} has {'' if found else 'no '}bfloat16"
@@ -45,6 +51,35 @@ def settled_precision(accelerator: str, precision: str) -> str:
     chosen = "bf16-mixed" if found else half
     rank_zero_info(f"precision: {chosen}, for {why}")
     return chosen
+
+
+def mixing_size(model: Any) -> str | None:
+    """Return over which size of a language model this CPU's products in bfloat16 mix rows, in words; None over none.
+
+    Its kernels take some numbers at a time, and past an end that is none of their bounds the first ones of the next
+    row: times zero, but a nan times zero is one. A private training, whose rows would then move others, is refused. It
+    is tried with products of made-up numbers, for which sizes are concerned depends on the processor.
+
+    Args:
+        model: Key ``model`` of a configuration; None, or one of another model, has none.
+    """
+    from doppel.models.load import load_config
+
+    given = (model or {}).get("init_args") or {}
+    base, sizes = given.get("base_model"), {"lora.rank": (given.get("lora") or {}).get("rank")}
+    if base is None:
+        return None
+    with suppress(UserError):  # which building the model says better
+        config = load_config(base).get_text_config()
+        sizes |= {f"{name} of {base}": getattr(config, name, None) for name in _SIZES}
+    return next((f"{size:,}, the {name}" for name, size in sizes.items() if size and _mixes_rows(size)), None)
+
+
+def _mixes_rows(size: int) -> bool:
+    """Whether a nan in one row of a product over so many numbers is in another."""
+    left, right = torch.ones(32, size, dtype=torch.bfloat16), torch.ones(size, 64, dtype=torch.bfloat16)
+    left[1::2] = torch.nan
+    return not bool((left @ right)[::2].isfinite().all())
 
 
 def what_auto_saves(accelerator: str, precision: str) -> str | None:

@@ -6,13 +6,20 @@ import os
 import platform
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch import Trainer
 
+from callbacks.row_independence import check_row_independence
 from commands.lightning import hardware
-from commands.lightning.hardware import seconds_of_product, settled_precision, supports, what_auto_saves
+from commands.lightning.hardware import mixing_size, seconds_of_product, settled_precision, supports, what_auto_saves
+from doppel.errors import UserError
+from doppel.models.adapters import LoraArguments
+from lightning_modules.causal_lm import UtteranceLM
+from tests.tiny_model import write_model
 
 ROOT = Path(__file__).resolve().parents[3]
 CU126 = ["sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90"]
@@ -59,6 +66,35 @@ def test_auto_takes_bfloat16_where_the_device_has_it_and_float16_on_an_older_gpu
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     monkeypatch.setattr(hardware, "cpu_bf16", lambda: cpu)
     assert settled_precision(accelerator, "auto") == expected
+
+
+def test_auto_is_float32_on_a_cpu_that_mixes_rows_of_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(hardware, "cpu_bf16", lambda: "avx512_bf16")
+    monkeypatch.setattr(hardware, "rank_zero_info", said.append)
+    monkeypatch.setattr(hardware, "_mixes_rows", lambda size: size % 2 == 1)  # as with these instructions
+    names = {321: str(tmp_path / "odd"), 320: str(tmp_path / "even")}
+    for num_tokens, folder in names.items():
+        write_model(Path(folder), vocab_size=num_tokens)
+    odd, even = mixing_size({"init_args": {"base_model": names[321]}}), {"base_model": names[320]}
+    assert odd == f"321, the vocab_size of {names[321]}"
+    assert mixing_size({"init_args": {**even, "lora": {"rank": 3}}}) == "3, the lora.rank"
+    for none in ({"init_args": {**even, "lora": {"rank": 4}}}, {"class_path": "mine.Model"}, None):
+        assert mixing_size(none) is None
+    assert mixing_size({"init_args": {"base_model": "./gone"}}) is None, "what builds the model says better"
+    assert settled_precision("cpu", "auto", odd) == "32-true" and "mix rows" in said[-1]
+    assert settled_precision("cpu", "auto", None) == "bf16-mixed"
+
+
+@pytest.mark.parametrize("size", [336, 352, 3, 4])
+def test_rows_are_found_to_mix_where_the_check_of_a_private_training_finds_it(size: int, tmp_path: Path) -> None:
+    write_model(tmp_path, vocab_size=size if size > 300 else 352)
+    lora = LoraArguments(rank=size if size < 300 else 4)
+    module = UtteranceLM(base_model=str(tmp_path), lora=lora, max_length=32).train()
+    module._trainer = Trainer(accelerator="cpu", precision="bf16-mixed", logger=False, enable_checkpointing=False)
+    given = {"init_args": {"base_model": str(tmp_path), "lora": {"rank": lora.rank}}}
+    with nullcontext() if mixing_size(given) is None else pytest.raises(UserError, match="over some sizes, such as"):
+        assert check_row_independence(module) is None
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed", "32-true"])
