@@ -7,11 +7,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
 from doppel.models.activations import attention_for, checkpoint_activations, is_checkpointed
+from doppel.models.quantized import packable, saved_by_packing
 from doppel.models.shapes import LiveBytes
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.clipping.head import HeadLoss
@@ -20,8 +21,6 @@ from doppel.privacy.clipping.head import HeadLoss
 LONG, SHORT = 64, 12
 #: Bytes of a checkpoint beside tensors.
 _BESIDE = 2**20
-#: Bytes of a weight in 4 bits: blocks of 64 share a scale in float32.
-PACKED = 0.5 + 4 / 64
 #: Share of a device that tensors may take: the rest is the device's own, and lost between them.
 USABLE = 0.9
 _MOST_TOKENS = 2**15
@@ -124,8 +123,8 @@ def footprint(model: PreTrainedModel, micro: Micro, head_loss: HeadLoss | None =
         None for a model that asks for numbers, such as which expert a token goes to.
     """
     weights = ((name, p.shape, p.dtype, p.requires_grad) for name, p in model.named_parameters())
-    is_less = is_checkpointed(model)
-    key = (model.config.to_json_string(), *weights, is_less, head_loss is None, micro)
+    told = None if head_loss is None else (head_loss.function,)
+    key = (model.config.to_json_string(), *weights, is_checkpointed(model), told, micro)
     if key not in _KNOWN:
         try:
             _KNOWN[key] = _largest(model, micro, head_loss)
@@ -175,8 +174,7 @@ def _count(model: PreTrainedModel, head_loss: HeadLoss | None, micro: Micro, len
     num_units, weights = micro.units(length), list(model.parameters())
     trained = sum(p.nbytes for p in weights if p.requires_grad)
     base = sum(p.nbytes for p in weights) - trained + sum(b.nbytes for b in model.buffers())
-    packed = [m.weight for m in _frozen_layers(model)] if micro.is_packed else []
-    base -= sum(weight.nbytes - int(PACKED * weight.numel()) for weight in packed)
+    base -= saved_by_packing(model) if micro.is_packed else 0
     live = LiveBytes(micro.device == "cuda", length)
     copy, loss = live.copy((model, head_loss))
     if is_checkpointed(model):
@@ -203,18 +201,11 @@ def _count(model: PreTrainedModel, head_loss: HeadLoss | None, micro: Micro, len
         kept = sum(tensor.nbytes for rule in rules for tensor in rule.kept.values())
     resident = base + 4 * trained
     # PyTorch's AdamW on a GPU takes all weights at once, with a temporary number for each
-    unpacked = max((weight.nbytes for weight in packed), default=0)
+    unpacked = max((layer.weight.nbytes for layer in packable(model) if micro.is_packed), default=0)
     step = max(live.most - before + unpacked, trained if micro.device == "cuda" else 0)
     num_trained = sum(p.numel() for p in weights if p.requires_grad)
     num_weights = sum(p.numel() for p in weights)
     return Footprint(base, trained, 3 * trained, below, head, kept, resident + step, micro, num_weights, num_trained)
-
-
-def _frozen_layers(model: PreTrainedModel) -> list[nn.Linear]:
-    """The linear layers that 4 bits are taken for: all that are frozen, but for the head."""
-    head = model.get_output_embeddings()
-    linear = [m for m in model.modules() if isinstance(m, nn.Linear) and m is not head]
-    return [m for m in linear if not m.weight.requires_grad]
 
 
 def _all_logits(logits_BTV: Tensor, ids: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from doppel.errors import UserError
 from doppel.models.frozen_layers import freeze_layers
 from doppel.models.load import dtype_of, load_model
 from doppel.models.memory import refuse_shortage, weights_bytes
-from doppel.models.quantized import Quantization, check_bitsandbytes, is_packed, pack
+from doppel.models.quantized import Quantization, check_bitsandbytes, pack, saved_by_packing
 from doppel.privacy.checkpoint import weights_fingerprint
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Dtype = Literal["auto", "float32", "bfloat16", "float16"]
-#: Most of the bytes of its files that a packed model takes, its head and embeddings included.
-_PACKED = 0.45
 
 
 class FrozenBase:
@@ -88,12 +86,19 @@ class FrozenBase:
         asked = dtype_of(self.name) if is_open else self._asked
         dtype = getattr(torch, "float32" if is_open and asked != "bfloat16" else asked)
         if not torch.cuda.is_available() and torch.get_default_device().type != "meta":
-            needed = weights_bytes(Path(self.name)) * (_PACKED if self.quantization is not None else 1)
-            refuse_shortage(self.name, dtype, torch.device("cpu"), int(needed))
+            refuse_shortage(self.name, dtype, torch.device("cpu"), self._needed(dtype))
         self.is_in_folder = init == "pretrained"
         return load_model(self.name, init=init, dropout=dropout, dtype=dtype, is_frozen=True)
 
-    def freeze(self, model: nn.Module, prefix: str = "") -> None:
+    def _needed(self, dtype: torch.dtype) -> int:
+        """Bytes of their files, or of what is left of them once they are packed."""
+        if self.quantization is None:
+            return weights_bytes(Path(self.name))
+        with torch.device("meta"):
+            model = load_model(self.name, init="random", dtype=dtype).requires_grad_(False)
+        return sum(p.nbytes for p in model.parameters()) - saved_by_packing(model)
+
+    def freeze(self, model: PreTrainedModel, prefix: str = "") -> None:
         """Take a model's weights that are not trained, once its adapters are on it.
 
         Args:
@@ -103,8 +108,8 @@ class FrozenBase:
         for parameter in model.parameters():
             if parameter.requires_grad:
                 parameter.data = parameter.data.float()
-        if self.quantization is not None and not is_packed(model):
-            pack(model, model.get_output_embeddings())  # type: ignore[operator]
+        if self.quantization is not None:
+            pack(model)
         freeze_layers(model)
         named = dict(model.named_parameters(remove_duplicate=False))
         trained = {name for name, parameter in named.items() if parameter.requires_grad}
@@ -212,5 +217,5 @@ class FrozenBase:
         fresh = dict(load_model(self.name, dtype=dtype, is_frozen=True).named_parameters(remove_duplicate=False))
         for name, parameter in self._weights.items():
             if parameter.is_floating_point():  # what is packed stays
-                parameter.data = fresh[self._own_name(name)].data.to(parameter.device)
+                parameter.data = fresh[self._own_name(name)].data.to(parameter.device, dtype)
         self._known = None

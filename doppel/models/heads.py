@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
 from doppel.errors import UserError
 from doppel.models.frozen_layers import FrozenLinear
@@ -19,23 +23,42 @@ def head_loss(model: PreTrainedModel, divisor: float | None = None) -> HeadLoss 
 
     Some architectures scale their logits or cap them softly. This f is read off one short forward pass, in which
     made-up numbers stand in for what the head gives; no name of a family or setting is needed. None where there is no
-    such f without weights: the loss then has to go through the whole model, and hold all logits. A model without
-    weights, of the device ``meta``, is taken to have no f at all.
+    such f without weights: the loss then has to go through the whole model, and hold all logits. Of a model without
+    weights, of the device ``meta``, only what is above ``base_model`` is run, and what cannot be is taken for no f.
     """
     head = model.get_output_embeddings()
     if type(head) not in (nn.Linear, FrozenLinear) or model.base_model is model:
         return None
-    if model.device.type == "meta":
-        return HeadLoss(head, divisor)
-    ids = torch.arange(2, device=model.device).unsqueeze(0)
-    made = torch.linspace(-100, 100, 2 * head.out_features, dtype=torch.float64, device=model.device).view(1, 2, -1)
-    made[0, 0, :2] = torch.tensor([_SMALL, _LARGE])
+    is_shell = model.device.type == "meta"
+    device = torch.device("cpu") if is_shell else model.device
+    made = torch.linspace(-100, 100, 2 * head.out_features, dtype=torch.float64, device=device).view(1, 2, -1)
+    made[0, 0, 0], made[0, 0, 1] = _SMALL, _LARGE
+    try:
+        with _left_out(model.base_model, head) if is_shell else nullcontext():
+            given, hidden, shown = _shown(model, head, made)
+    except (RuntimeError, AttributeError, TypeError):
+        if is_shell:
+            return HeadLoss(head, divisor)
+        raise
+    small, large = shown[0, 0, :2].tolist()
+    function = ScaledLogits(round(small / _SMALL, 12), large if large < _LARGE**0.5 else None)
+    is_head = given is not None and shown.shape == made.shape
+    is_head = is_head and (is_shell or torch.allclose(given, hidden, rtol=1e-5, atol=1e-6))  # type: ignore[arg-type]
+    is_known = not shown.requires_grad and torch.allclose(shown.double(), function(made), rtol=1e-5, atol=1e-6)
+    if not (is_head and is_known):
+        return None
+    return HeadLoss(head, divisor, None if function == ScaledLogits() else function)
+
+
+def _shown(model: PreTrainedModel, head: nn.Linear, made: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+    """What the head is given, if it is called once; hidden states; and the logits that made-up ones become."""
     seen: list[Tensor] = []
 
     def replace(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
         seen.append(args[0])
         return made
 
+    ids = torch.arange(2, device=model.device).unsqueeze(0)
     was_training, hook = model.training, head.register_forward_hook(replace)
     model.eval()
     try:
@@ -45,13 +68,20 @@ def head_loss(model: PreTrainedModel, divisor: float | None = None) -> HeadLoss 
     finally:
         hook.remove()
         model.train(was_training)
-    small, large = shown[0, 0, :2].tolist()
-    function = ScaledLogits(round(small / _SMALL, 12), large if large < _LARGE**0.5 else None)
-    is_head = shown.shape == made.shape and len(seen) == 1 and torch.allclose(seen[0], hidden, rtol=1e-5, atol=1e-6)
-    is_known = not shown.requires_grad and torch.allclose(shown.double(), function(made), rtol=1e-5, atol=1e-6)
-    if not (is_head and is_known):
-        return None
-    return HeadLoss(head, divisor, None if function == ScaledLogits() else function)
+    return seen[0] if len(seen) == 1 else None, hidden, shown
+
+
+@contextmanager
+def _left_out(trunk: nn.Module, head: nn.Linear) -> Iterator[None]:
+    """A block in which a model has hidden states without computing them."""
+    hidden = torch.empty(1, 2, head.in_features, dtype=head.weight.dtype, device="meta")
+    found = BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden)
+    found.router_logits = None  # of a mixture
+    trunk.forward = lambda *args, **kwargs: found  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del trunk.forward
 
 
 def checked_divisor(divisor: float | None) -> float | None:

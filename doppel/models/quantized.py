@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from doppel.errors import UserError
-from doppel.models.frozen_layers import compute_dtype, frozen_product
+from doppel.models.frozen_layers import FrozenLinear, compute_dtype, frozen_product
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 #: How a frozen base may be packed: ``nf4`` is four bits, at quantiles of a normal distribution (Dettmers et al., 2023).
 Quantization = Literal["nf4"]
@@ -72,6 +75,11 @@ class PackedLinear(nn.Linear):
         """Return the weight [out_features, in_features] in a dtype."""
         return self._unpack(self.weight, dtype)
 
+    def unpack(self, dtype: torch.dtype) -> None:
+        """Become an ordinary layer with this weight, in place."""
+        self.weight = nn.Parameter(self.unpacked(dtype), requires_grad=False)
+        self.__class__ = nn.Linear  # type: ignore[assignment]
+
     def forward(self, input: Tensor) -> Tensor:
         """Return ``input @ weight.T + bias`` in the dtype of autocast, or else in that of the input."""
         dtype = compute_dtype(input)
@@ -129,19 +137,31 @@ def check_packed(packing: Any, is_frozen: bool) -> None:
     check_bitsandbytes()
 
 
-def pack(model: nn.Module, head: nn.Module | None) -> None:
+def packable(model: PreTrainedModel) -> list[nn.Linear]:
+    """Return the linear layers that four bits are for: all that are frozen and not packed yet, but the output head."""
+    head = model.get_output_embeddings()
+    linear = [m for m in model.modules() if type(m) in (nn.Linear, FrozenLinear) and m is not head]
+    return [m for m in linear if not m.weight.requires_grad]  # type: ignore[union-attr]
+
+
+def saved_by_packing(model: PreTrainedModel) -> int:
+    """Return the bytes by which a model is smaller once it is packed; bitsandbytes is not asked."""
+    weights = [layer.weight for layer in packable(model)]
+    return sum(weight.nbytes - _packed_bytes(weight.numel()) for weight in weights)
+
+
+def pack(model: PreTrainedModel) -> None:
     """Pack the linear layers of a model in place; embeddings and the output head stay as they are.
 
     Args:
         model: Its frozen weights are let go layer by layer; those of adapters are trained, and stay.
-        head: Of its output.
 
     Raises:
         UserError: bitsandbytes is not installed, or the model has no linear layer.
     """
     check_bitsandbytes()
-    layers = [m for m in model.modules() if type(m) is nn.Linear and m is not head and not m.weight.requires_grad]
-    if not layers:
+    layers = packable(model)
+    if not layers and not is_packed(model):
         raise UserError(
             f"model.quantization: {type(model).__name__} has no linear layer that it packs (GPT-2 has others): set it "
             "to null"
@@ -168,6 +188,12 @@ def take_packed(model: Any) -> None:
 def is_packed(model: nn.Module) -> bool:
     """Return whether a model has packed layers."""
     return any(isinstance(module, PackedLinear) for module in model.modules())
+
+
+def _packed_bytes(num_weights: int) -> int:
+    """What they take, with their scales."""
+    num_scales = -(-num_weights // _BLOCK)
+    return _start(num_scales) + num_scales * _BLOCK // 2
 
 
 def _start(num_scales: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from contextlib import nullcontext
 from pathlib import Path
@@ -9,15 +10,18 @@ from pathlib import Path
 import pytest
 import torch
 from private_training import data_module, fit, privacy
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from benchmarks._memory_meter import live_bytes, peak_bytes
-from doppel.models import memory
+from doppel.errors import UserError
+from doppel.models import frozen_base, memory
 from doppel.models.activations import attention_for, checkpoint_activations
 from doppel.models.adapters import LoraArguments, add_adapters
 from doppel.models.footprint import LONG, SHORT, Micro, budget, footprint
+from doppel.models.frozen_base import FrozenBase
+from doppel.models.heads import head_loss
 from doppel.privacy.clipping import PerSampleClipper
-from doppel.privacy.clipping.head import HeadLoss
+from doppel.privacy.clipping.head import HeadLoss, ScaledLogits
 from lightning_modules.causal_lm import UtteranceLM
 
 HALF = torch.bfloat16
@@ -38,9 +42,9 @@ def llama(rank: int | None, is_less: bool = False) -> PreTrainedModel:
     return model
 
 
-def peak_of_a_step(model: PreTrainedModel, micro: Micro, length: int) -> int:
+def peak_of_a_step(model: PreTrainedModel, micro: Micro, length: int, function: ScaledLogits | None = None) -> int:
     """The most bytes of tensors that are alive at once in a second step."""
-    head, num_rows = HeadLoss(model.get_output_embeddings(), 16.0), micro.units(length)
+    head, num_rows = HeadLoss(model.get_output_embeddings(), 16.0, function), micro.units(length)
     clipper = PerSampleClipper(model, 0.1) if micro.is_private else None
     optimizer = torch.optim.AdamW(p for p in model.parameters() if p.requires_grad)
     ids = torch.randint(500, (num_rows, length + 1))
@@ -101,6 +105,52 @@ def test_no_weight_is_read_of_a_model_that_has_none(monkeypatch: pytest.MonkeyPa
         assert found is not None and found.peak < free and chosen.max_units is not None
         sizes.append(chosen.max_tokens)
     assert LONG <= sizes[0] < sizes[1]
+
+
+@pytest.mark.parametrize("function", [ScaledLogits(cap=30.0), ScaledLogits(scale=0.5)])
+def test_what_a_cap_makes_of_logits_is_counted(function: ScaledLogits) -> None:
+    others, model, micro = live_bytes(), llama(4), Micro(2048, half=HALF, is_private=False)
+    plain, capped = (HeadLoss(model.get_output_embeddings(), 16.0, f) for f in (None, function))
+    found, other = footprint(model, micro, capped), footprint(model, micro, plain)
+    assert found is not None and other is not None and found.peak > other.peak, "one is not taken for the other"
+    taken = peak_of_a_step(model, micro, LONG, function) - others
+    assert 0.9 * taken < found.peak < 1.1 * taken
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2", "gemma3_text", "cohere", "granite", "qwen2_moe"])
+def test_what_a_model_does_with_its_logits_is_read_off_a_shell_too(family: str) -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    given = {"head_dim": 8, "vocab_size": 50, "logits_scaling": 4.0}
+    config = AutoConfig.for_model(family, **sizes, num_key_value_heads=2, **given, bos_token_id=1, eos_token_id=2)
+    with torch.device("meta"):
+        shell = AutoModelForCausalLM.from_config(config)
+    own, of_shell = head_loss(AutoModelForCausalLM.from_config(config)), head_loss(shell)
+    assert own is not None and of_shell is not None and own.function == of_shell.function
+    assert (own.function is None) == (family not in ("gemma2", "cohere", "granite"))
+
+
+def test_four_bits_are_counted_without_bitsandbytes(
+    tiny_model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before a base is loaded, as in the planner: so many bytes are asked for, and no fewer are enough."""
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    model = llama(4)
+    model.save_pretrained(tmp_path)
+    linear = sum(m.base_layer.weight.numel() for m in model.modules() if hasattr(m, "base_layer"))
+    whole, packed = (footprint(model, Micro(256, is_packed=is_packed)) for is_packed in (False, True))
+    assert whole is not None and packed is not None
+    assert whole.base - packed.base == pytest.approx((2 - 0.5625) * linear, rel=0.02)
+    monkeypatch.setattr(frozen_base, "check_bitsandbytes", lambda: None)
+    llama(None).to(HALF).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(tiny_model).save_pretrained(tmp_path)
+    for left, is_enough in ((0, True), (-1, False)):
+        monkeypatch.setattr(memory, "free_bytes", lambda device, left=left: packed.base - buffers(model) + left)
+        with nullcontext() if is_enough else pytest.raises(UserError, match="memory are free on cpu: nothing was"):
+            FrozenBase(str(tmp_path), quantization="nf4").load()
+
+
+def buffers(model: PreTrainedModel) -> int:
+    return sum(buffer.nbytes for buffer in model.buffers())
 
 
 def test_a_training_that_does_not_fit_names_what_to_lower(
