@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, NamedTuple
-from urllib.request import Request, urlopen
 
 from commands.lightning.trained_model import place_of
 from commands.run_folder.places import ROOT
 from datamodules.reading.files import expand_path
 from doppel.errors import UserError
+from doppel.models.hub import gives, is_hub_name
 from doppel.models.lora_folder import base_of
 from doppel.models.made import how_to_make
 
@@ -54,26 +53,13 @@ def check_model(field: str, name: str) -> None:
     if (remedy := how_to_make(name, ROOT)) is not None:
         raise UserError(remedy)
     place = place_of(name)
-    why = "is a folder without config.json"
-    if not place.is_dir():
-        from huggingface_hub import hf_hub_url, is_offline_mode, try_to_load_from_cache  # which takes long to import
-        from huggingface_hub.utils import build_hf_headers
-
-        if name.startswith((".", "/", "~")) or name.count("/") > 1:
-            why = "does not exist"
-        else:
-            with suppress(OSError, ValueError):
-                if isinstance(try_to_load_from_cache(name, "config.json"), str):
-                    return
-                asked = Request(hf_hub_url(name, "config.json"), headers=build_hf_headers(), method="HEAD")
-                if not is_offline_mode() and urlopen(asked, timeout=10).status < 400:
-                    return
-            why = "is no folder, and the hub does not give it to this machine"
-    elif (place / "config.json").is_file():
-        return
-    elif (base := base_of(place)) is not None:
+    if (base := base_of(place)) is not None:
         check_model(f"the base of the LoRA weights {name} ({field})", base)
         return
+    if (place / "config.json").is_file() or (not place.is_dir() and gives(name, "config.json")):
+        return
+    why = "is no folder, and the hub does not give it to this machine" if is_hub_name(name) else "does not exist"
+    why = "is a folder without config.json" if place.is_dir() else why
     raise UserError(f"{field} is {name}, which {why}: give the folder of a model, or a hub name that can be reached")
 
 

@@ -12,7 +12,7 @@ from safetensors import safe_open
 
 from doppel.models.families import class_for, language_model_of
 from doppel.models.faults import FAILURES, LORA, ModelError, cannot
-from doppel.models.lora_folder import CONFIG, WEIGHTS, base_of, merge
+from doppel.models.lora_folder import CONFIG, WEIGHTS, base_of, lora_of, merge
 from doppel.models.quantized import check_packed, take_packed
 from doppel.privacy.card import check_base
 
@@ -34,8 +34,11 @@ def load_tokenizer(name: str | Path) -> Any:
     """
     from transformers import AutoTokenizer
 
-    if not (Path(name).expanduser() / "tokenizer_config.json").is_file() and (base := base_of(name)) is not None:
-        return load_tokenizer(base)
+    if (lora := lora_of(name)) is not None:
+        folder, base = lora
+        if not (folder / "tokenizer_config.json").is_file():
+            return load_tokenizer(base)
+        name = folder
     try:
         return AutoTokenizer.from_pretrained(_place(name), trust_remote_code=False)
     except FAILURES as error:
@@ -83,8 +86,8 @@ def load_model(
             ``config.json`` describes, or not finite; they are quantised, and trained or not of bitsandbytes. LoRA
             weights do not fit their base, or it is not the one that their card names.
     """
-    if (base := base_of(name)) is not None:
-        return _load_merged(Path(name).expanduser(), base, init, dropout, dtype, kind)
+    if (lora := lora_of(name)) is not None:
+        return _load_merged(*lora, init, dropout, dtype, kind, is_frozen)
     config = load_config(name)
     if dropout is not None:
         text = config.get_text_config()
@@ -148,9 +151,9 @@ def check_loads(name: str | Path, kind: Kind = "causal_lm", is_frozen: bool = Fa
     """
     with _quietly():
         load_tokenizer(name)
-        if (base := base_of(name)) is not None:
-            _open_lora(Path(name).expanduser())
-            check_loads(base, kind, is_frozen)
+        if (lora := lora_of(name)) is not None:
+            _open_lora(lora[0])
+            check_loads(lora[1], kind, is_frozen)
             return
         config = load_config(name)
         try:
@@ -216,10 +219,11 @@ def _load_merged(
     dropout: float | None,
     dtype: torch.dtype,
     kind: Kind,
+    is_frozen: bool,
 ) -> PreTrainedModel:
     """The base of a folder of LoRA weights, with these merged into it."""
     try:
-        model = load_model(base, init, dropout, dtype)
+        model = load_model(base, init, dropout, dtype, is_frozen=is_frozen)
     except ModelError as error:
         raise ModelError(f"{folder} holds LoRA weights for the base that its {CONFIG} names: {error}") from error
     if init == "pretrained":

@@ -9,6 +9,7 @@ import torch
 
 from doppel.errors import UserError
 from doppel.models.footprint import Footprint
+from doppel.models.lora_folder import base_of
 
 _MEMINFO = Path("/proc/meminfo")
 
@@ -62,7 +63,8 @@ def refuse_shortage(name: str, dtype: torch.dtype, device: torch.device, needed:
 
 
 def weights_bytes(folder: Path) -> int:
-    """Return the size of a model's files of weights; 0 where the folder is not on this machine."""
+    """Return the size of a model's files of weights, of LoRA weights that of their base; 0 where none is a folder."""
+    folder = Path(base_of(folder) or folder)
     files = [*folder.glob("*.safetensors")] or [*folder.glob("*.bin")]
     return sum(file.stat().st_size for file in files)
 

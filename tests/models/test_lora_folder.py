@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from huggingface_hub import constants
 from peft import LoraConfig, PeftModel, get_peft_model
 from private_training import data_module, fit, privacy
 from safetensors.torch import load_file, save_file
@@ -19,11 +20,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 import cli
 from commands.lightning.trained_model import trained_model
 from commands.run_folder.stage_config import StageConfig
+from doppel.console.plan import num_parameters_of
 from doppel.errors import UserError
 from doppel.models.adapters import LoraArguments
+from doppel.models.load import check_loads, load_config, load_model, load_tokenizer
+from doppel.privacy.card import origins_of
 from lightning_modules.causal_lm import UtteranceLM
 
 pytestmark = pytest.mark.filterwarnings("ignore")
+LORA = LoraArguments(rank=2)
 IDS = torch.randint(3, 200, (2, 9), generator=torch.Generator().manual_seed(0))
 
 
@@ -235,7 +240,7 @@ def changed_weights(change: Callable[[dict[str, torch.Tensor]], object]) -> Call
 A = "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "no base": (changed_config(base_model_name_or_path=None), "names no base"),
-    "itself": (lambda folder: changed_config(base_model_name_or_path=str(folder))(folder), "names no base"),
+    "itself": (lambda folder: changed_config(base_model_name_or_path=str(folder))(folder), "no whole model is below"),
     "no JSON": (lambda folder: (folder / "adapter_config.json").write_text("{"), "names no base"),
     "base elsewhere": (changed_config(base_model_name_or_path="./gone"), "for the base that its .* './gone'"),
     "another kind": (changed_config(peft_type="IA3"), "kind IA3"),
@@ -264,6 +269,39 @@ def test_lora_weights_that_are_no_base_are_refused_in_one_line(damage: str, thei
     with pytest.raises(UserError, match=said) as caught:
         UtteranceLM(base_model=str(folder))
     assert "\n" not in str(caught.value) and str(folder) in str(caught.value)
+
+
+@torch.no_grad()
+def test_lora_weights_on_others_need_a_whole_model_below_them(theirs: Path, llama: str, tmp_path: Path) -> None:
+    upper, lower = tmp_path / "upper", tmp_path / "lower"
+    for folder, base in ((upper, lower), (lower, upper)):
+        shutil.copytree(theirs, folder)
+        changed_config(base_model_name_or_path=str(base))(folder)
+    for ask in (load_tokenizer, load_config, load_model, check_loads, num_parameters_of, origins_of):
+        with pytest.raises(UserError, match=f"no whole model is below them: {upper} is for {lower} is for {upper}"):
+            ask(upper)  # type: ignore[operator]
+    changed_config(base_model_name_or_path=llama)(lower)
+    whole, once, twice = (load_model(name).model.layers[0].self_attn.q_proj.weight for name in (llama, lower, upper))
+    torch.testing.assert_close(twice - once, once - whole)
+
+
+def test_lora_weights_of_the_hub_are_a_base_as_it_has_given_them(
+    theirs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    commit, of_hub = "0" * 40, tmp_path / "hub" / "models--somebody--theirs"
+    shutil.copytree(theirs, of_hub / "snapshots" / commit)
+    (of_hub / "refs").mkdir()
+    (of_hub / "refs" / "main").write_text(commit)
+    check_loads("somebody/theirs")
+    model, expected = UtteranceLM(base_model="somebody/theirs", lora=LORA), UtteranceLM(base_model=str(theirs))
+    torch.testing.assert_close(logits(model.model), logits(expected.model), rtol=1e-4, atol=1e-4)
+    (of_hub / "snapshots" / commit / "adapter_model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"holds no adapter_model\.safetensors"):
+        load_model("somebody/theirs")
+    with pytest.raises(UserError, match="'somebody/else', no local folder, from the Hugging Face hub"):
+        load_model("somebody/else")
 
 
 def test_weights_of_a_head_that_is_the_embedding_are_refused(tiny_model: str, tmp_path: Path) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import json
+import re
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -10,10 +13,11 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from peft import LoraConfig, get_peft_model
 from private_training import data_module, fit, privacy
 from torch import nn
 from torch.nn import functional as F
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, LlamaConfig
 
 import cli
 from callbacks.export import write_pretrained
@@ -26,6 +30,7 @@ from doppel.models.footprint import Micro, footprint
 from doppel.models.frozen_base import FrozenBase
 from doppel.models.load import check_loads, load_model, load_with_tokenizer
 from doppel.models.quantized import PackedLinear, check_bitsandbytes
+from doppel.privacy.card import CARD
 from lightning_modules.causal_lm import UtteranceLM
 
 pytest.importorskip("bitsandbytes", reason="no bitsandbytes: pip install 'doppel[quantized]'")
@@ -50,8 +55,6 @@ def llama(tiny_model: str, tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module", params=[False, True], ids=["float scales", "packed scales"])
 def of_hub(request: pytest.FixtureRequest, llama: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of the same model as the hub has them, in four bits, with a quantization_config."""
-    from transformers import BitsAndBytesConfig
-
     folder: Path = tmp_path_factory.mktemp("packed")
     how = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=request.param)
     AutoModelForCausalLM.from_pretrained(llama, quantization_config=how, device_map="cpu").save_pretrained(folder)
@@ -142,6 +145,15 @@ def test_a_private_training_is_stored_taken_up_and_exported(llama: str, corpus: 
         assert cli.main(["export", str(stage), str(tmp_path / "out"), "--merge", "--dtype", "float32"]) == 0
         merged = load_model(tmp_path / "out").eval()
         assert torch.allclose(merged(input_ids=ids).logits, expected, atol=1e-5)
+        assert cli.main(["export", str(stage), str(tmp_path / "lora")]) == 0
+        assert json.loads((tmp_path / "lora" / CARD).read_text())["base"]["quantization"] == "nf4"
+        readme = (tmp_path / "lora" / "README.md").read_text()
+        (how,) = re.findall(r"`quantization_config=(BitsAndBytesConfig\(.*?\))`", readme)
+        base = AutoModelForCausalLM.from_pretrained(llama, quantization_config=eval(how), device_map="cpu")
+        layer, own = base.model.layers[1].mlp.up_proj, restored.model.model.layers[1].mlp.up_proj.base_layer
+        dequantize = importlib.import_module("bitsandbytes.functional").dequantize_4bit
+        packed_so = dequantize(layer.weight.data, layer.weight.quant_state).float()
+        assert torch.allclose(own.unpacked(torch.bfloat16).float(), packed_so, rtol=0.01), "as its README loads it"
 
 
 def test_merged_weights_are_the_unpacked_ones_and_their_adapters(llama: str) -> None:
@@ -171,6 +183,47 @@ def test_a_folder_of_four_bits_loads_under_lora_and_is_exact(of_hub: Path, llama
     for refused in (load_with_tokenizer, check_loads):
         with pytest.raises(UserError, match="quantised, which no gradient trains: train LoRA on them"):
             refused(of_hub)
+
+
+def test_lora_weights_on_four_bits_are_merged_into_layers_that_stay_whole(
+    of_hub: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    below = AutoModelForCausalLM.from_pretrained(of_hub, device_map="cpu")
+    adapted = get_peft_model(below, LoraConfig(r=2, lora_alpha=5, target_modules=["q_proj", "down_proj"]))
+    for name, parameter in adapted.named_parameters():
+        if "lora_B" in name:
+            nn.init.normal_(parameter, std=0.1)
+    adapted.save_pretrained(tmp_path / "theirs")
+    base = str(tmp_path / "theirs")
+    check_loads(base, is_frozen=True)
+    layers = {n: m for n, m in FrozenBase(base).load().named_modules() if isinstance(m, nn.Linear)}
+    assert "4 layers of four bits hold the LoRA weights" in caplog.text and "no longer packed" in caplog.text
+    for name, layer in FrozenBase(str(of_hub)).load().named_modules():
+        if isinstance(layer, PackedLinear) and name.endswith(("q_proj", "down_proj")):
+            delta = adapted.base_model.model.get_submodule(name).get_delta_weight("default").detach().float()
+            found, expected = layers[name].weight.float(), layer.unpacked(torch.float32) + delta
+            assert (found - expected).norm() < 0.01 * expected.norm() and delta.norm() > 0.1 * expected.norm()
+        elif isinstance(layer, PackedLinear):
+            assert isinstance(layers[name], PackedLinear) and torch.equal(layers[name].weight, layer.weight)
+    assert check_row_independence(packed(base, quantization=None, max_length=16).train()) is None
+    again = UtteranceLM(base_model=base, lora=LORA, quantization="nf4", max_length=16)
+    assert all(isinstance(m.base_layer, PackedLinear) for m in again.modules() if hasattr(m, "base_layer"))
+    with pytest.raises(UserError, match="quantised, which no gradient trains: train LoRA on them"):
+        UtteranceLM(base_model=base)
+
+
+def test_four_bits_beside_float16_are_taken_up_as_a_training_held_them(llama: str, tmp_path: Path) -> None:
+    how = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4")
+    whole = AutoModelForCausalLM.from_pretrained(llama, dtype=torch.float16, quantization_config=how, device_map="cpu")
+    whole.save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(llama).save_pretrained(tmp_path)
+    model, other = (packed(str(tmp_path), quantization=None) for _ in range(2))
+    assert model.base is not None and other.base is not None and other.base.dtype is torch.float16
+    model.base.settle(torch.device("cpu"), "bf16-mixed")
+    checkpoint: dict[str, Any] = {"state_dict": model.state_dict()}
+    model.on_save_checkpoint(checkpoint)
+    other.on_load_checkpoint(checkpoint)
+    assert other.base.dtype is torch.bfloat16 and other.base.digest == model.base.digest
 
 
 def test_what_cannot_be_packed_is_told_before_a_weight_is_read(
