@@ -3,10 +3,11 @@
     python -m benchmarks.large_base --sizes llama-3.2-1b qwen2.5-7b --layers 2          # on a CPU, at true widths
     python -m benchmarks.large_base --device cuda --sizes llama-3.2-1b llama-3.1-8b
 
-The weights are fresh. A logical batch is ``--units`` rows of 64 tokens, in micro-batches that the planner chose for the
-memory that is free, or of ``--tokens``. *Bytes of a frozen parameter* are those of all tensors after a step but for
-trained weights, their gradients and the optimiser's means, over the number of frozen weights; of linear layers, without
-what embeddings, head and norms take, over theirs.
+The weights are fresh, and held in bfloat16, or their linear layers in four bits (nf4) where bitsandbytes is installed.
+A logical batch is ``--units`` rows of 64 tokens, in micro-batches that the planner chose for the memory that is free,
+or of ``--tokens``. *Bytes of a frozen parameter* are those of all tensors after a step but for trained weights, their
+gradients and the optimiser's means, over the number of frozen weights; of linear layers, without what embeddings, head
+and norms take, over theirs: these are what nf4 packs.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -30,10 +33,13 @@ from doppel.models.adapters import LoraArguments, add_adapters
 from doppel.models.footprint import LONG, Micro, budget, footprint
 from doppel.models.frozen_base import FrozenBase
 from doppel.models.memory import free_bytes
+from doppel.models.quantized import pack, packable
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.clipping.head import HeadLoss
 from doppel.privacy.noise import GaussianNoise
 
+#: How the base is held, and the package that it takes.
+WAYS = {"bfloat16": None, "nf4": "bitsandbytes"}
 COLUMNS = (
     "base, held in",
     "frozen weights, M",
@@ -50,8 +56,8 @@ COLUMNS = (
 )
 
 
-class Training:
-    """Private LoRA on fresh weights.
+def fresh(size: str, device: str, rank: int, layers: int | None) -> PreTrainedModel:
+    """A model with adapters on weights that nobody trained, frozen in bfloat16.
 
     Args:
         size: Key of ``benchmarks._subject.SIZES``.
@@ -59,17 +65,30 @@ class Training:
         rank: Of the adapters.
         layers: Layers of the model, in place of its own; None: its own.
     """
+    fields = dict(SIZES[size])
+    if layers is not None:
+        fields["num_hidden_layers"] = layers
+    config = AutoConfig.for_model(fields.pop("model_type", "gpt2"), **fields, use_cache=False)
+    with torch.device(device):
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).train()
+    add_adapters(model, LoraArguments(rank, 2.0 * rank))
+    FrozenBase(size).freeze(model)
+    return model
 
-    def __init__(self, size: str, device: str, rank: int, layers: int | None) -> None:
-        fields = dict(SIZES[size])
-        if layers is not None:
-            fields["num_hidden_layers"] = layers
-        config = AutoConfig.for_model(fields.pop("model_type", "gpt2"), **fields, use_cache=False)
+
+class Training:
+    """Private LoRA.
+
+    Args:
+        model: Of :func:`fresh`; it is packed here, where it is to be.
+        way: Key of :data:`WAYS`.
+        device: ``cpu`` or ``cuda``.
+    """
+
+    def __init__(self, model: PreTrainedModel, way: str, device: str) -> None:
+        if way == "nf4":
+            pack(model)
         self.device = torch.device(device)
-        with torch.device(device):
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).train()
-        add_adapters(model, LoraArguments(rank, 2.0 * rank))
-        FrozenBase(size).freeze(model)
         self.model = model.to(self.device)  # type: ignore[arg-type]
         self.trained = [p for p in model.parameters() if p.requires_grad]
         self.loss = HeadLoss(model.get_output_embeddings(), 16.0)
@@ -105,47 +124,49 @@ class Training:
             sha256_of(path)
             return path.stat().st_size, time.monotonic() - begin
 
-    def resident(self) -> int:
-        """Bytes of tensors that are alive between two steps."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
-            return torch.cuda.memory_allocated()
-        return live_bytes()
+
+def alive(device: torch.device) -> int:
+    """Bytes of tensors that are alive."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        return torch.cuda.memory_allocated()
+    return live_bytes()
 
 
-def measure(training: Training, micro: Micro | None, num_units: int, seconds: float) -> list[str]:
+def measure(size: str, way: str, device: torch.device, options: argparse.Namespace) -> list[str]:
     """Cells of a row of the table, but for the first."""
-    model, device = training.model, training.device
-    wanted = Micro(LONG, half=torch.bfloat16, device=device.type, longest=8 * 1024) if micro is None else micro
-    free = free_bytes(device)
-    if micro is None:
-        wanted = budget(model, wanted, (free or 0) + sum(p.nbytes for p in model.parameters()), training.loss)
+    others = alive(device)
+    model = fresh(size, "cpu" if way == "nf4" else device.type, options.rank, options.layers)
+    loss, is_packed = HeadLoss(model.get_output_embeddings(), 16.0), way == "nf4"
+    wanted = Micro(options.tokens or LONG, None, torch.bfloat16, device.type, 8 * 1024, is_packed=is_packed)
+    if options.tokens is None:
+        held = 0 if is_packed else sum(p.nbytes for p in model.parameters())  # which is still on the CPU
+        wanted = budget(model, wanted, (free_bytes(device) or 0) + held, loss)
     wanted = replace(wanted, max_units=wanted.units(LONG))  # of rows of 64 tokens, and of no others
-    planned = footprint(model, wanted, training.loss)
+    planned = footprint(model, wanted, loss)
     assert planned is not None
+    num_frozen, linear = planned.num_weights - planned.num_trained, sum(m.weight.numel() for m in packable(model))
+    training = Training(model, way, device.type)
     num_rows = wanted.units(LONG)
-    rows = torch.randint(model.config.vocab_size, (max(num_units, num_rows), LONG + 1), device=device)
+    rows = torch.randint(model.config.vocab_size, (max(options.units, num_rows), LONG + 1), device=device)
     few = rows[:num_rows]
     training.step(few, num_rows)
-    frozen = {id(p): p for p in model.parameters() if not p.requires_grad}
-    num_frozen = planned.num_weights - planned.num_trained
-    held = training.resident() - 4 * planned.trained - rows.nbytes
-    other = [p for m in model.modules() if not isinstance(m, nn.Linear) for p in m.parameters(recurse=False)]
-    other = [*{id(p): p for p in [*other, *model.get_output_embeddings().parameters()] if id(p) in frozen}.values()]
-    linear = num_frozen - sum(p.numel() for p in other)
-    of_linear = (held - sum(p.nbytes for p in other)) / linear
-    peak = peak_bytes(lambda: training.step(few, num_rows), device.type)
+    held = alive(device) - others - 4 * planned.trained - rows.nbytes
+    of_linear = {id(m.weight) for m in model.modules() if isinstance(m, nn.Linear)}
+    of_linear -= {id(training.loss.head.weight)}
+    other = sum(p.nbytes for p in model.parameters() if not p.requires_grad and id(p) not in of_linear)
+    peak = peak_bytes(lambda: training.step(few, num_rows), device.type) - others
     begin, num_steps = time.monotonic(), 0
-    while not num_steps or time.monotonic() - begin < seconds:
+    while not num_steps or time.monotonic() - begin < options.seconds:
         training.step(rows, num_rows)
         if device.type == "cuda":
             torch.cuda.synchronize()
         num_steps += 1
     pace = num_steps * len(rows) * LONG / (time.monotonic() - begin)
-    size, taken = training.checkpoint()
-    cells = [f"{num_frozen / 1e6:,.1f}", f"{held / num_frozen:.3f}", f"{of_linear:.3f}"]
+    num_bytes, taken = training.checkpoint()
+    cells = [f"{num_frozen / 1e6:,.1f}", f"{held / num_frozen:.3f}", f"{(held - other) / linear:.3f}"]
     cells += [f"{planned.num_trained / 1e6:.2f}", f"{num_rows} × {LONG}", f"{planned.peak / 1e9:.3f}"]
-    cells += [f"{peak / 1e9:.3f}", f"{planned.peak / peak:.3f}", f"{pace:,.0f}", f"{size / 1e6:.1f}", f"{taken:.2f}"]
+    cells += [f"{peak / 1e9:.3f}", f"{planned.peak / peak:.3f}", f"{pace:,.0f}", f"{num_bytes / 1e6:.1f}", f"{taken:.2f}"]
     return cells
 
 
@@ -154,6 +175,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", nargs="+", choices=sorted(SIZES), default=["llama-3.2-1b", "llama-3.1-8b"])
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    there = [way for way, package in WAYS.items() if package is None or find_spec(package) is not None]
+    parser.add_argument("--ways", nargs="+", choices=there, default=there, help="in which the base is held")
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--layers", type=int, help="of the model, in place of its own")
     parser.add_argument("--units", type=int, default=2048, help="of a logical batch")
@@ -165,16 +188,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     layers = "" if options.layers is None else f", {options.layers} layers"
     report = Report("A private step on a frozen base", options.device, path, False, ["LoRA, bf16 autocast, AdamW"])
     lines = []
-    for size in options.sizes:
+    for size, way in product(options.sizes, options.ways):
         with freed_memory(options.device):
-            training = Training(size, options.device, options.rank, options.layers)
-            micro = None
-            if options.tokens is not None:
-                micro = Micro(options.tokens, None, torch.bfloat16, options.device, 8 * 1024)
-            cells = measure(training, micro, options.units, options.seconds)
-            lines.append([f"{size}{layers}, LoRA {options.rank}, bfloat16", *cells])
+            cells = measure(size, way, torch.device(options.device), options)
+            lines.append([f"{size}{layers}, LoRA {options.rank}, {way}", *cells])
             print(" | ".join(lines[-1]), flush=True)
-            del training
     report.add(table(COLUMNS, lines))
 
 

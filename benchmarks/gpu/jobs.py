@@ -81,7 +81,8 @@ def _large_bases(place: Place) -> Job:
     """L: private LoRA on fresh bases of 1 and 8 B: peak memory beside the planner's, tokens a second, a checkpoint."""
     sizes = ["tiny-llama", "--tokens", "64", "--units", "4", "--seconds", "0.1"]
     sizes = sizes if place.is_rehearsal else ["llama-3.2-1b", "llama-3.1-8b"]
-    words = [sys.executable, "-m", "benchmarks.large_base", "--device", place.device, "--sizes", *sizes]
+    words = [sys.executable, "-m", "benchmarks.large_base", "--device", place.device, "--ways", "bfloat16"]
+    words += ["--sizes", *sizes]
     return Job("L", "large-base", (*words, "--out", str(place.out / "large-base.md")), 4.0)
 
 
