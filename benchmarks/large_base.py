@@ -166,7 +166,13 @@ def measure(size: str, way: str, device: torch.device, options: argparse.Namespa
     num_bytes, taken = training.checkpoint()
     cells = [f"{num_frozen / 1e6:,.1f}", f"{held / num_frozen:.3f}", f"{(held - other) / linear:.3f}"]
     cells += [f"{planned.num_trained / 1e6:.2f}", f"{num_rows} × {LONG}", f"{planned.peak / 1e9:.3f}"]
-    cells += [f"{peak / 1e9:.3f}", f"{planned.peak / peak:.3f}", f"{pace:,.0f}", f"{num_bytes / 1e6:.1f}", f"{taken:.2f}"]
+    cells += [
+        f"{peak / 1e9:.3f}",
+        f"{planned.peak / peak:.3f}",
+        f"{pace:,.0f}",
+        f"{num_bytes / 1e6:.1f}",
+        f"{taken:.2f}",
+    ]
     return cells
 
 

@@ -140,8 +140,8 @@ def check_packed(packing: Any, is_frozen: bool) -> None:
 def packable(model: PreTrainedModel) -> list[nn.Linear]:
     """Return the linear layers that four bits are for: all that are frozen and not packed yet, but the output head."""
     head = model.get_output_embeddings()
-    linear = [m for m in model.modules() if type(m) in (nn.Linear, FrozenLinear) and m is not head]
-    return [m for m in linear if not m.weight.requires_grad]  # type: ignore[union-attr]
+    linear = [m for m in model.modules() if isinstance(m, nn.Linear) and type(m) in (nn.Linear, FrozenLinear)]
+    return [m for m in linear if m is not head and not m.weight.requires_grad]
 
 
 def saved_by_packing(model: PreTrainedModel) -> int:

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
 import cli
+from commands.lightning.given_models import check_model
 from commands.lightning.trained_model import trained_model
 from commands.run_folder.stage_config import StageConfig
 from doppel.console.plan import num_parameters_of
@@ -294,6 +295,7 @@ def test_lora_weights_of_the_hub_are_a_base_as_it_has_given_them(
     shutil.copytree(theirs, of_hub / "snapshots" / commit)
     (of_hub / "refs").mkdir()
     (of_hub / "refs" / "main").write_text(commit)
+    check_model("model.base_model", "somebody/theirs")  # as the gate does
     check_loads("somebody/theirs")
     model, expected = UtteranceLM(base_model="somebody/theirs", lora=LORA), UtteranceLM(base_model=str(theirs))
     torch.testing.assert_close(logits(model.model), logits(expected.model), rtol=1e-4, atol=1e-4)
@@ -302,6 +304,8 @@ def test_lora_weights_of_the_hub_are_a_base_as_it_has_given_them(
         load_model("somebody/theirs")
     with pytest.raises(UserError, match="'somebody/else', no local folder, from the Hugging Face hub"):
         load_model("somebody/else")
+    with pytest.raises(UserError, match="somebody/else, which is no folder, and the hub does not give it"):
+        check_model("model.base_model", "somebody/else")
 
 
 def test_weights_of_a_head_that_is_the_embedding_are_refused(tiny_model: str, tmp_path: Path) -> None:
