@@ -58,7 +58,7 @@ test-slow: $(INSTALLED)
 
 test-all: lint
 	bash tests/slurm/install.sh
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[browser,quantized]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[browser,quantized,triton]'
 	command -v chromium >/dev/null || apt-get install -qq -y chromium chromium-driver || echo "without chromium and its driver the tests of the page in a browser are skipped"
 	$(PYTEST) -m "not gpu and not slurm"
 	$(BIN)/python -m pytest -m slurm

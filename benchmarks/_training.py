@@ -9,8 +9,10 @@ from torch import Tensor
 
 from benchmarks._opacus import opacus_step
 from benchmarks._subject import LOSS_SCALE, MAX_GRAD_NORM, NOISE_MULTIPLIER, Step, Subject
+from doppel.gradients import GradientReducer
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.noise import GaussianNoise
+from doppel.privacy.private_step import noisy_mean
 
 
 # ------------------------------------------------------------------------------------------------ ordinary
@@ -53,11 +55,13 @@ def doppel_step(
     """Forward, one backward, clipped sum, the same AdamW; the noise only if it is given."""
     setting, optimizer = subject.setting, subject.optimizer
     scale = LOSS_SCALE if setting.precision == "fp16" else 1.0
+    trained = [parameter for parameter in subject.model.parameters() if parameter.requires_grad]
+    reducer = None if noise is None else GradientReducer(trained)
     num_steps = 0
 
     def step() -> None:
         nonlocal num_steps
-        optimizer.zero_grad()
+        (optimizer.zero_grad if reducer is None else reducer.zero)()
         for input_ids in subject.micro_batches:
             with clipper.capture(setting.rows):
                 with setting.autocast():
@@ -65,7 +69,7 @@ def doppel_step(
                 (loss * scale).backward()
             clipper.accumulate(loss_scale=scale)
         if noise is not None:
-            noise.add_(subject.model.parameters(), step=num_steps)
+            noisy_mean(trained, noise, setting.rows, num_steps, reducer)
             num_steps += 1
         optimizer.step()
 

@@ -29,6 +29,7 @@ from benchmarks._harness import Report, freed_memory, result_file, table
 from benchmarks._memory_meter import live_bytes, peak_bytes
 from benchmarks._subject import MAX_GRAD_NORM, NOISE_MULTIPLIER, SIZES
 from doppel.files import sha256_of
+from doppel.gradients import GradientReducer
 from doppel.models.adapters import LoraArguments, add_adapters
 from doppel.models.footprint import LONG, Micro, budget, footprint
 from doppel.models.frozen_base import FrozenBase
@@ -37,6 +38,7 @@ from doppel.models.quantized import pack, packable
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.clipping.head import HeadLoss
 from doppel.privacy.noise import GaussianNoise
+from doppel.privacy.private_step import noisy_mean
 
 #: How the base is held, and the package that it takes.
 WAYS = {"bfloat16": None, "nf4": "bitsandbytes"}
@@ -95,12 +97,12 @@ class Training:
         self.optimizer = torch.optim.AdamW(self.trained, lr=1e-4, weight_decay=0.0)
         self.clipper = PerSampleClipper(model, MAX_GRAD_NORM)
         self.noise = GaussianNoise(NOISE_MULTIPLIER, MAX_GRAD_NORM)
+        self.reducer = GradientReducer(self.trained)
         self.num_steps = 0
 
     def step(self, rows: Tensor, num_rows: int) -> None:
         """One optimiser step on rows [B, 65], so many at a time."""
-        for parameter in self.trained:
-            parameter.grad = torch.zeros_like(parameter)
+        self.reducer.zero()
         for ids in rows.split(num_rows):
             with self.clipper.capture(len(ids)):
                 with torch.autocast(self.device.type, torch.bfloat16):
@@ -110,7 +112,7 @@ class Training:
                 losses.sum().backward()
             del losses
             self.clipper.accumulate()
-        self.noise.add_(self.trained, step=self.num_steps)
+        noisy_mean(self.trained, self.noise, len(rows), self.num_steps, self.reducer)
         self.num_steps += 1
         self.optimizer.step()
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import subprocess
+import warnings
+from collections.abc import Callable
+from functools import cache
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from doppel.gradients import SHARD_MULTIPLE
 from doppel.privacy.secret import KeyedStream, Secret, keyed_words
 
 #: Noisy sums are multiples of 2^-GRID_BITS of the noise's standard deviation.
 GRID_BITS = 30
-#: Coordinates that get their noise together, multiples of 8: few on the CPU, whose caches they should fit.
-_PART_CPU, _PART = 2**15, 2**22
-#: Words that a GPU forms together, for several parameters: the cipher takes some 700 kernels, whatever their number.
-_TOGETHER = 2**24
+#: Coordinates that as many words of the stream give: the first half of them radii, the second half angles.
+PART = SHARD_MULTIPLE
+#: Coordinates that tensor operations give their noise together: few on the CPU, whose caches they should fit.
+_TOGETHER_CPU, _TOGETHER = 2**15, 2**24
 
 
 class GaussianNoise:
@@ -23,11 +28,11 @@ class GaussianNoise:
 
     Formal guarantees:
         If one unit moves the sum by at most C in ℓ₂ norm, the sum plus independent N(0, (σC)²) on every coordinate,
-        those without a gradient too, is the Gaussian mechanism with noise multiplier σ. The noise is a pure function of
-        (secret, step, place in the parameter list): ranks that share the secret add the same noise to the same sum.
-        Each step has its own stream, of which the parameters take successive words, each once, whatever their device. A
-        step number must not be used twice with other data: build a new object for each run or stage. The secret comes
-        from the operating system and is in no file.
+        those without a gradient too, is the Gaussian mechanism with noise multiplier σ. The noise of a coordinate is a
+        pure function of (secret, step, its place): places of a step are disjoint parts of one stream, so each word of
+        it is used once, and whoever adds the noise of a coordinate adds the same, on whatever device and rank. Each
+        step has its own stream. A step number must not be used twice with other data: build a new object for each run
+        or stage. The secret comes from the operating system and is in no file.
 
         *Floating point.* A Gaussian drawn and added in float32 has holes: which numbers can come out depends on the sum
         (Mironov, 2012). So noise is drawn and added in float64, rounded to multiples of 2⁻³⁰σC (the next power of two),
@@ -36,7 +41,8 @@ class GaussianNoise:
 
         *Generator.* Pairs of 64-bit words of a ChaCha20 stream (:class:`.secret.Secret`) become Gaussians by Box and
         Muller, (√(-2 ln u) cos φ, √(-2 ln u) sin φ), with u of 63 bits: nothing beyond 9.3 σ, of probability 10⁻²⁰, is
-        drawn. OpenSSL computes the words on the CPU, plain tensor operations the same ones on a GPU.
+        drawn. OpenSSL computes the words on the CPU; on a GPU one Triton kernel does all (:mod:`.noise_kernel`), or
+        plain tensor operations do: :func:`add_by_tensors`, which the kernel must equal before a device uses it.
 
     Args:
         noise_multiplier: σ ≥ 0, the noise's standard deviation in units of ``max_grad_norm``; 0 adds nothing.
@@ -69,75 +75,85 @@ class GaussianNoise:
         self._secret.share(broadcast)
 
     @torch.no_grad()
-    def add_(self, params: Iterable[nn.Parameter], step: int) -> None:
-        """Add N(0, (σC)²) to the ``.grad`` of each trainable parameter, in the order given.
+    def add_(self, flat: Tensor, place: int, step: int) -> None:
+        """Add N(0, (σC)²) to each entry of some of a step's gradients.
 
         Args:
-            params: The parameters, in the same order on every rank; a repeated (tied) one counts once, a
-                missing gradient is taken for zero, a frozen one is passed over.
+            flat: Sums of clipped gradients, [n], contiguous.
+            place: Number of the first one among all coordinates of the step, a multiple of :data:`PART`. The next
+                ones of the step begin at ``place + n`` or later.
             step: Number of the optimiser step, counted from 0 over the whole run, never used twice.
+
+        Raises:
+            ValueError: ``place`` is no such multiple, or ``flat`` is no vector that lies in one piece.
         """
-        key, place = self._secret.key("noise", step), 0
-        stream, stream_place = KeyedStream(key), 0
+        if place % PART or flat.dim() != 1 or not flat.is_contiguous():
+            raise ValueError(
+                f"noise for a tensor of shape {list(flat.shape)} at place {place}: give a contiguous vector, at a "
+                f"multiple of {PART}"
+            )
         std = self.noise_multiplier * self.max_grad_norm if self.noise_multiplier else 0.0
-        grid = 2.0 ** (math.ceil(math.log2(std)) - GRID_BITS) if std else 0.0
-        trained = list({id(p): p for p in params if p.requires_grad}.values())
-        for parameter in trained:
-            gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-            parameter.grad = gradient.contiguous()  # whose flat view is itself, so that the noise arrives
-        for parts, on_gpu in _together(trained) if std else []:
-            sizes = [-(-part.numel() // 8) * 8 for part in parts]
-            if on_gpu:
-                words = keyed_words(key, place, sum(sizes), parts[0].device)
-            else:
-                if stream_place != place:  # parameters of another device came between
-                    stream = KeyedStream(key, place)
-                words = torch.from_numpy(stream.words(sum(sizes)))
-                stream_place = place + sum(sizes)
-            place += sum(sizes)
-            halves = zip(*(of_part.chunk(2) for of_part in words.split(sizes)), strict=True)
-            noise = _in_order(gaussians(*map(_joined, halves)), parts, sizes).mul_(std / grid)
-            noisy = noise.add_(_joined(parts), alpha=1.0 / grid).round_().mul_(grid).to(parts[0].dtype)
-            torch._foreach_copy_(parts, noisy.split([part.numel() for part in parts]))
+        if std and flat.numel():
+            grid = 2.0 ** (math.ceil(math.log2(std)) - GRID_BITS)
+            add = _best_way(flat.device) if flat.is_cuda and flat.dtype is torch.float32 else add_by_tensors
+            add(flat, self._secret.key("noise", step), place, std, grid)
 
 
-def _together(params: Iterable[nn.Parameter]) -> Iterator[tuple[list[Tensor], bool]]:
-    """Flat parts of the gradients, in order, that get their noise together, and whether they are on a GPU."""
-    waiting: list[Tensor] = []
-    for parameter in params:
-        assert parameter.grad is not None
-        for part in parameter.grad.view(-1).split(_PART if parameter.is_cuda else _PART_CPU):
-            is_full = sum(map(Tensor.numel, waiting)) + part.numel() > _TOGETHER
-            is_other = waiting and (part.device, part.dtype) != (waiting[0].device, waiting[0].dtype)
-            if waiting and (is_full or is_other or not parameter.is_cuda):
-                yield waiting, True
-                waiting = []
-            if parameter.is_cuda:
-                waiting.append(part)
-            else:
-                yield [part], False
-    if waiting:
-        yield waiting, True
+def add_by_tensors(flat: Tensor, key: bytes, place: int, std: float, grid: float) -> None:
+    """Add N(0, ``std``²) to each entry of ``flat``, [n], and round to multiples of ``grid``: the reference.
+
+    Coordinate i of a part of :data:`PART` has the cosine of words i and i + PART/2 of the part, in its first half;
+    their sine is coordinate i + PART/2.
+
+    Args:
+        flat: On any device, of any dtype.
+        key: 32 secret bytes of the step.
+        place: Of the first entry in the step's stream, a multiple of ``PART``.
+        std: σC > 0.
+        grid: A power of two.
+    """
+    is_on_cpu = flat.device.type == "cpu"
+    stream = KeyedStream(key, place)
+    for some in flat.split(_TOGETHER_CPU if is_on_cpu else _TOGETHER):
+        num_words = -(-some.numel() // PART) * PART
+        if is_on_cpu:
+            words = torch.from_numpy(stream.words(num_words))
+        else:
+            words = keyed_words(key, place, num_words, flat.device)
+        place += num_words
+        halves = words.view(-1, 2, PART // 2).unbind(1)
+        noise = torch.stack(gaussians(*halves), 1).view(-1)[: some.numel()].mul_(std / grid)
+        some.copy_(noise.add_(some, alpha=1.0 / grid).round_().mul_(grid))
+
+
+@cache
+def _best_way(device: torch.device) -> Callable[[Tensor, bytes, int, float, float], None]:
+    """The kernel, where Triton is installed, compiles it, and it adds to the bit what tensor operations add."""
+    if importlib.util.find_spec("triton") is None:
+        return add_by_tensors
+    try:
+        from triton.errors import TritonError
+
+        from doppel.privacy.noise_kernel import add_by_kernel
+    except ImportError:  # a version of other names
+        return add_by_tensors
+    test = bytes(range(32)), 3 * PART, 1.62, 2.0**-29
+    found = torch.linspace(-5, 5, 1001, device=device)
+    expected = found.clone()
+    add_by_tensors(expected, *test)
+    try:
+        add_by_kernel(found, *test)
+        why = "" if torch.equal(found, expected) else "it does not draw what tensor operations draw"
+    except (TritonError, RuntimeError, OSError, subprocess.CalledProcessError) as error:  # no compiler, say
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+    if why:
+        warnings.warn(f"the kernel of noise is not used on {device}, which costs time alone: {why}", stacklevel=3)
+    return add_by_tensors if why else add_by_kernel
 
 
 def gaussians(of_radius: Tensor, of_angle: Tensor) -> tuple[Tensor, Tensor]:
-    """Return two times N(0, 1) in float64 from uniform 64-bit words, int64 [n] each; the words are used up."""
+    """Return two times N(0, 1) in float64 from uniform 64-bit words, int64 of one shape; the words are used up."""
     uniform = of_radius.bitwise_or_(1).double().abs_().mul_(2.0**-63)  # of an odd number: never 0
     radius = uniform.log_().mul_(-2.0).sqrt_()
     angle = of_angle.double().mul_(math.pi * 2.0**-63)
     return angle.cos().mul_(radius), angle.sin_().mul_(radius)
-
-
-def _in_order(halves: tuple[Tensor, Tensor], parts: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
-    """The numbers of each part, first its cosines and then its sines, without those that a part has no place for."""
-    pieces = []
-    cosines, sines = (half.split([size // 2 for size in sizes]) for half in halves)
-    for part, cosine, sine in zip(parts, cosines, sines, strict=True):
-        num_left = max(part.numel() - cosine.numel(), 0)
-        pieces += [cosine[: part.numel()], sine[:num_left]]
-    return torch.cat(pieces)
-
-
-def _joined(tensors: Sequence[Tensor]) -> Tensor:
-    """One tensor of several, itself if it is alone."""
-    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))

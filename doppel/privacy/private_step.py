@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -37,26 +38,44 @@ def noisy_mean(
 
     Formal guarantees:
         Adding or removing one unit moves the sum over all ranks by at most C in ℓ₂ norm (see ``PerSampleClipper``;
-        ranks hold disjoint parts of one sample). The result is that sum plus N(0, (σC)²) on every coordinate, added
-        once whatever the number of ranks, divided by B: the Gaussian mechanism with noise multiplier σ, and
-        post-processing, since B is public. A parameter without a gradient counts as zero and gets its noise too.
+        ranks hold disjoint parts of one sample). The result is that sum plus N(0, (σC)²) on every coordinate, divided
+        by B: the Gaussian mechanism with noise multiplier σ, and post-processing, since B is public. *Once*: each rank
+        sums one shard over all ranks, and only then adds the noise of the shard's own coordinates; shards are disjoint
+        and cover all (``GradientReducer``), so a coordinate gets noise once whatever the number of ranks, and no rank's
+        own part of the sum gets any. The optimiser reads those buffers alone. A parameter without a gradient counts as
+        zero and gets its noise too.
 
     Args:
         parameters: The trained parameters, in the same order on every rank.
         noise: σ and C, and a secret that the ranks share.
         batch_size: B of the plan: the expected number of units in a step, never the number sampled.
         step: Number of the optimiser step, counted over the whole run, never used twice.
-        reducer: Sums over ranks; None where there is one rank.
+        reducer: Holds the gradients and sums over ranks; None, where there is one rank, makes one for this step.
+
+    Raises:
+        PrivateTrainingError: The reducer does not hold a trained parameter, or several ranks have no reducer.
     """
     trained = [parameter for parameter in parameters if parameter.requires_grad]
+    if reducer is None:
+        reducer = GradientReducer(trained)
+        if reducer.num_ranks > 1:
+            raise PrivateTrainingError(
+                f"the noise of {reducer.num_ranks} ranks belongs to the sum over all of them: give noisy_mean the "
+                "GradientReducer that sums"
+            )
+    if missing := reducer.missing(trained):
+        raise PrivateTrainingError(
+            f"the gradient reducer does not hold {len(missing)} trained parameters, the first of shape "
+            f"{list(missing[0].shape)}, so they would get no noise: make it of all parameters that are trained"
+        )
+
+    def finish(shard: Tensor, place: int) -> None:
+        with record_function("doppel/noise"):
+            noise.add_(shard, place, step)
+            shard.div_(batch_size)
+
     with record_function("doppel/reduce"):
-        if reducer is not None:
-            reducer.sum()
-    with record_function("doppel/noise"):
-        noise.add_(trained, step=step)
-        for parameter in trained:
-            assert parameter.grad is not None  # the noise has filled in what was missing
-            parameter.grad.div_(batch_size)
+        reducer.sum(finish)
 
 
 def closed_name(name: str, is_public: bool, is_asked: bool) -> str | None:
@@ -95,7 +114,7 @@ class PrivateStep:
     Args:
         model: Its trainable parameters are trained.
         spec: σ, C and B.
-        broadcast: Gives every rank rank 0's uint8 tensor, so that all add the same noise; None for one rank.
+        broadcast: Gives every rank rank 0's uint8 tensor, so that all draw one stream of noise; None for one rank.
         loss_scale: Public constant by which the loss is multiplied before the backward pass.
         log_private_diagnostics: Whether metrics of private batches may be logged as ``private/…``.
         seed: For tests alone.
@@ -135,7 +154,9 @@ class PrivateStep:
         with self.clipper.capture(batch.num_units, rows_per_unit=batch.rows_per_unit):
             yield
         with record_function("doppel/clip"):
-            self.clipper.accumulate(self.loss_scale, None if reducer is None else reducer.ready)
+            self.clipper.accumulate(
+                self.loss_scale, None if reducer is None else partial(reducer.ready, by_shards=True)
+            )
 
     def seed_dropout(self, step: int, rank: int) -> None:
         """Set the whole state of PyTorch's generators to secret bits: a seed of the CPU's would keep 32 of them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,15 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.nn import Parameter
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from doppel import gradients
 from doppel.gradients import GradientReducer
+from doppel.privacy import noise
 from doppel.privacy.clipping import PerSampleClipper
+from doppel.privacy.noise import GaussianNoise
+from doppel.privacy.private_step import PrivateTrainingError, noisy_mean
+from doppel.privacy.secret import keyed_words
 
 BUCKET_MEGABYTES = 200 / 2**20  # 50 float32 numbers
 
@@ -31,6 +38,26 @@ class Tied(nn.Module):
 
     def forward(self, ids_BT: Tensor) -> Tensor:
         return self.head(self.middle(self.embed(ids_BT)).tanh())
+
+
+class Counter(TorchDispatchMode):
+    """Counts operations."""
+
+    num = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.num += 1
+        return func(*args, **(kwargs or {}))
+
+
+class WordsOfGPU:
+    """A stream of words that a GPU would form."""
+
+    def __init__(self, key: bytes, place: int) -> None:
+        self.key, self.place = key, place
+
+    def words(self, num: int) -> Any:
+        return keyed_words(self.key, self.place, num, torch.device("cpu")).numpy()
 
 
 def losses(model: nn.Module, ids_BT: Tensor) -> Tensor:
@@ -58,15 +85,18 @@ def train(rank: int, world_size: int, private: bool) -> tuple[list[Tensor], list
             if private:
                 with clipper.capture(len(part)):
                     losses(model, part).sum().backward()
-                clipper.accumulate(on_ready=reducer.ready if is_last else None)
+                clipper.accumulate(on_ready=partial(reducer.ready, by_shards=True) if is_last else None)
             elif is_last:
                 with reducer.watching():
                     losses(model, part).sum().backward()
             else:
                 losses(model, part).sum().backward()
         early.append(reducer.num_launched)
-        reducer.sum()
-        reducer.divide(4.0)
+        if private:
+            reducer.sum(lambda shard, place: shard.div_(4.0))
+        else:
+            reducer.sum()
+            reducer.divide(4.0)
         found += [p.grad.clone() for p in model.parameters() if p.grad is not None]
     return found, early
 
@@ -87,6 +117,49 @@ def test_two_ranks_sum_what_one_rank_computes(tmp_path: Path, private: bool) -> 
         torch.testing.assert_close(found, expected)
         assert early[0] >= 2  # overlapped with the backward pass, or with the clipped sum
         assert early[1] == (0 if rank == 1 else early[0])  # a rank without a micro-batch joins at the end
+
+
+def noisy_step(rank: int, world_size: int) -> list[Tensor]:
+    """The noisy mean of four parts of whole numbers, dealt out to the ranks: their sum is exact in any order."""
+    torch.manual_seed(0)
+    shapes = [(7, 30), (1,), (64, 3), (2, 100), (5,)]
+    dtypes = [torch.float32, torch.float64, torch.float32, torch.float32, torch.float32]
+    parameters = [Parameter(torch.zeros(shape, dtype=kind)) for shape, kind in zip(shapes, dtypes, strict=True)]
+    reducer = GradientReducer(parameters, BUCKET_MEGABYTES)
+    reducer.zero()
+    for part in range(4):
+        for number, parameter in enumerate(parameters[:4]):  # the last one has no gradient on any rank
+            gradient = torch.randint(-9, 10, parameter.shape).to(parameter.dtype)
+            if part % world_size == rank and number != part:
+                assert parameter.grad is not None
+                parameter.grad.add_(gradient)
+    if rank == 0:  # what is complete leaves early, on one rank
+        reducer.ready(parameters[4], by_shards=True)
+        parameters[0].grad = None
+    noisy_mean(parameters, GaussianNoise(1.0, 1.0, seed=1), 8, step=5, reducer=reducer)
+    return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+
+def run_noisy_rank(rank: int, folder: str, world_size: int) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world_size)
+    parameter = Parameter(torch.zeros(3))
+    with pytest.raises(PrivateTrainingError, match=f"{world_size} ranks.*GradientReducer"):
+        noisy_mean([parameter], GaussianNoise(1.0, 1.0), 8, step=0)
+    torch.save(noisy_step(rank, world_size), f"{folder}/{rank}.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.ddp
+@pytest.mark.filterwarnings("ignore:NOT PRIVATE")
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_ranks_that_noise_a_shard_each_have_the_bits_of_one_rank(tmp_path: Path, world_size: int) -> None:
+    """Those of whole numbers; of gradients that must be rounded they have the same bits on every rank."""
+    mp.start_processes(run_noisy_rank, (str(tmp_path), world_size), nprocs=world_size, start_method="fork")
+    expected = noisy_step(0, 1)
+    assert len(expected) == 5 and all(gradient.all() for gradient in expected)
+    for rank in range(world_size):
+        found = torch.load(tmp_path / f"{rank}.pt")
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
 def test_every_gradient_is_ready_once_and_final(tiny_model: str) -> None:
@@ -129,3 +202,55 @@ def test_a_replaced_or_missing_gradient_counts_as_it_stands() -> None:
         [2.0] * 3,
         [0.0] * 3,
     ]
+
+
+@pytest.mark.filterwarnings("ignore:NOT PRIVATE")
+def test_what_the_optimiser_reads_has_noise_whoever_replaces_a_gradient() -> None:
+    """Before its buffer has left, or after."""
+    for has_left in (False, True):
+        parameter = Parameter(torch.zeros(3))
+        reducer = GradientReducer([parameter])
+        reducer.zero()
+        reducer.num_launched = int(has_left)
+        parameter.grad = torch.full((3,), 2.0**30)
+        noisy_mean([parameter], GaussianNoise(1.0, 1.0, seed=1), 1, step=0, reducer=reducer)
+        alone = torch.zeros(3)
+        GaussianNoise(1.0, 1.0, seed=1).add_(alone, 0, step=0)
+        assert parameter.grad.tolist() == (alone + (0.0 if has_left else 2.0**30)).tolist()
+
+
+def test_a_parameter_whose_gradient_the_reducer_does_not_hold_is_refused() -> None:
+    held, other = Parameter(torch.zeros(3)), Parameter(torch.zeros(2, 5))
+    frozen = Parameter(torch.zeros(1), requires_grad=False)
+    reducer = GradientReducer([held])
+    noisy_mean([held, frozen], GaussianNoise(1.0, 1.0), 1, step=0, reducer=reducer)
+    with pytest.raises(PrivateTrainingError, match=r"1 trained parameters.*\[2, 5\].*no noise"):
+        noisy_mean([held, other], GaussianNoise(1.0, 1.0), 1, step=0, reducer=reducer)
+
+
+def test_a_reducer_of_other_ranks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    reducer = GradientReducer([Parameter(torch.zeros(3))])
+    monkeypatch.setattr(gradients, "_rank_of", lambda: (0, 2))
+    with pytest.raises(RuntimeError, match="made for 1 ranks.*init_process_group"):
+        reducer.sum()
+
+
+@pytest.mark.parametrize("on_gpu", [False, True])
+def test_operations_of_the_noise_do_not_grow_with_the_number_of_parameters(
+    monkeypatch: pytest.MonkeyPatch, on_gpu: bool
+) -> None:
+    """420 adapters dispatch what one weight of their size does: a GPU waits for the host else."""
+
+    def num_operations(parameters: list[Parameter]) -> int:
+        reducer = GradientReducer(parameters)
+        reducer.zero()
+        with Counter() as counter:
+            noisy_mean(parameters, GaussianNoise(1.0, 1.0), 8, step=0, reducer=reducer)
+        return counter.num
+
+    if on_gpu:  # the words by tensor operations, in one piece
+        monkeypatch.setattr(noise, "_TOGETHER_CPU", noise._TOGETHER)
+        monkeypatch.setattr(noise, "KeyedStream", WordsOfGPU)
+    many = num_operations([Parameter(torch.zeros(16, 10)) for _ in range(420)])
+    assert many == num_operations([Parameter(torch.zeros(420 * 160))])
+    assert many < (700 if on_gpu else 90)

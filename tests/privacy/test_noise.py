@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from doppel.privacy.noise import GaussianNoise
 from doppel.privacy.secret import Secret
@@ -17,15 +17,12 @@ from doppel.privacy.secret import Secret
 pytestmark = pytest.mark.filterwarnings("ignore:NOT PRIVATE")
 
 
-def zeros(*shape: int, dtype: torch.dtype = torch.float32) -> nn.Parameter:
-    return nn.Parameter(torch.zeros(*shape, dtype=dtype))
-
-
-def draw(noise: GaussianNoise, step: int, size: int = 1000, dtype: torch.dtype = torch.float32) -> Tensor:
-    parameter = zeros(size, dtype=dtype)
-    noise.add_([parameter], step=step)
-    assert parameter.grad is not None
-    return parameter.grad
+def draw(
+    noise: GaussianNoise, step: int, size: int = 1000, dtype: torch.dtype = torch.float32, place: int = 0
+) -> Tensor:
+    flat = torch.zeros(size, dtype=dtype)
+    noise.add_(flat, place, step)
+    return flat
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -33,27 +30,18 @@ def draw(noise: GaussianNoise, step: int, size: int = 1000, dtype: torch.dtype =
 def test_scale_is_sigma_times_bound(sigma: float, bound: float, dtype: torch.dtype) -> None:
     """Standard deviation and mean over n draws are within 4 standard errors of what is stated."""
     noise = GaussianNoise(sigma, bound, seed=1)
-    parameter, num_steps = zeros(100, 100, dtype=dtype), 20
-    samples = []
-    for step in range(num_steps):
-        parameter.grad = None
-        noise.add_([parameter], step=step)
-        assert parameter.grad is not None and parameter.grad.dtype is dtype
-        samples.append(parameter.grad.double().flatten())
-    values, std = torch.cat(samples), sigma * bound
+    samples = [draw(noise, step, 10_000, dtype) for step in range(20)]
+    assert all(sample.dtype is dtype for sample in samples)
+    values, std = torch.cat(samples).double(), sigma * bound
     assert abs(values.std().item() - std) < 4 * std / math.sqrt(2 * len(values))
     assert abs(values.mean().item()) < 4 * std / math.sqrt(len(values))
     assert abs(((values / std) ** 4).mean().item() - 3.0) < 4 * math.sqrt(96 / len(values))  # Gaussian tails
 
 
-def test_noise_is_white_across_steps_and_parameters() -> None:
+def test_noise_is_white_across_steps_and_places() -> None:
     noise, num_steps, size = GaussianNoise(1.0, 1.0, seed=2), 30, 2000
-    rows = []
-    for step in range(num_steps):
-        first, second = zeros(size), zeros(size)
-        noise.add_([first, second], step=step)
-        rows += [first.grad, second.grad]
-    draws = torch.stack(rows).double()  # type: ignore[arg-type]
+    rows = [draw(noise, step, size, place=place) for step in range(num_steps) for place in (0, 2048)]
+    draws = torch.stack(rows).double()
     correlation = (draws @ draws.T / size).fill_diagonal_(0.0)
     assert correlation.abs().max() < 5 / math.sqrt(size)
     num_pairs = len(draws) * (len(draws) - 1)
@@ -104,27 +92,45 @@ def test_ranks_that_share_the_secret_add_the_same_noise() -> None:
         assert torch.equal(draw(ranks[0], step), draw(ranks[1], step))
 
 
-def test_noise_is_added_to_the_gradient_in_parameter_order() -> None:
+def test_noise_of_a_coordinate_is_a_function_of_its_place() -> None:
+    """Whatever is drawn with it, and added to what is there."""
     noise = GaussianNoise(1.0, 1.0, seed=4)
-    with_grad, without, frozen = zeros(3, 2), zeros(5), nn.Parameter(torch.zeros(2), requires_grad=False)
-    with_grad.grad = torch.full((3, 2), 10.0)
-    noise.add_([with_grad, frozen, without, with_grad], step=0)
-    first, second = zeros(3, 2), zeros(5)
-    noise.add_([first, second], step=0)
-    assert first.grad is not None and second.grad is not None and torch.equal(first.grad.flatten(), draw(noise, 0, 6))
-    assert with_grad.grad is not None and without.grad is not None and frozen.grad is None
-    assert torch.allclose(with_grad.grad.flatten(), 10.0 + first.grad.flatten())
-    assert torch.equal(without.grad, second.grad)
-    assert not torch.equal(second.grad, draw(noise, 0, 5))
+    whole = draw(noise, 0, 1000)
+    for start, size in ((0, 1), (64, 5), (448, 64), (960, 40), (0, 960)):
+        assert torch.equal(draw(noise, 0, size, place=start), whole[start : start + size])
+    sums = torch.full((1000,), 10.0)
+    noise.add_(sums, 0, step=0)
+    torch.testing.assert_close(sums, 10.0 + whole)
 
 
-def test_zero_multiplier_adds_nothing_and_fills_missing_gradients() -> None:
-    parameter = zeros(4)
-    GaussianNoise(0.0, math.inf).add_([parameter], step=0)
-    assert parameter.grad is not None and not parameter.grad.any()
+@pytest.mark.parametrize("place", [1, 8, 63, 65])
+def test_a_place_between_two_parts_of_the_stream_is_refused(place: int) -> None:
+    with pytest.raises(ValueError, match=f"at place {place}.*multiple of 64"):
+        draw(GaussianNoise(1.0, 1.0), 0, place=place)
+    with pytest.raises(ValueError, match="contiguous"):
+        GaussianNoise(1.0, 1.0).add_(torch.zeros(4, 2)[:, 0], 0, step=0)
 
 
-def test_half_precision_parameters_get_noise_of_their_dtype() -> None:
+@pytest.mark.parametrize("std", [1e-12, 1e-30, 2.0**-100])
+def test_noise_far_below_the_sum_leaves_it_as_it_is(std: float) -> None:
+    """Up to a multiple of the grid: sums that are on it stay so, however many points of it lie below them."""
+    sums = torch.randn(1000, dtype=torch.float64)
+    noisy = sums.clone()
+    GaussianNoise(std, 1.0, seed=5).add_(noisy, 0, step=0)
+    grid = 2.0 ** (math.ceil(math.log2(std)) - 30)
+    assert ((noisy - sums).abs() <= 7 * std + grid + 2.0**-52 * sums.abs()).all()
+    single = sums.float()
+    GaussianNoise(std, 1.0, seed=5).add_(single, 0, step=0)
+    assert torch.equal(single, sums.float())
+
+
+def test_zero_multiplier_adds_nothing() -> None:
+    flat = torch.ones(4)
+    GaussianNoise(0.0, math.inf).add_(flat, 0, step=0)
+    assert torch.equal(flat, torch.ones(4))
+
+
+def test_half_precision_sums_get_noise_of_their_dtype() -> None:
     noise = draw(GaussianNoise(1.0, 1.0, seed=5), 0, 10_000, torch.bfloat16)
     assert noise.dtype is torch.bfloat16
     assert noise.float().std().item() == pytest.approx(1.0, rel=0.03)
