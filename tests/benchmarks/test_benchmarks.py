@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import batching, clipping, large_base, layers, memory, privacy_price, step, text_start
+from benchmarks import batching, clipping, large_base, layers, memory, privacy_price, scaling, step, text_start
 from benchmarks._harness import Comparison, compare
 from benchmarks._memory_meter import peak_bytes
 
@@ -75,6 +75,19 @@ def test_a_step_has_a_row_for_each_way_and_commit(tmp_path: Path) -> None:
     rows = [row for row in table_rows(path) if row[0] != "step"]
     assert [row[0] for row in rows] == ["private", "ordinary", "private at HEAD", "ordinary at HEAD"]
     assert all(number(cell) > 0 for row in rows for cell in row[1:])
+
+
+def test_scaling_counts_the_noise(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What every rank draws whole does not become less with their number; a shard's does."""
+    monkeypatch.delenv("DOPPEL_DATA", raising=False)
+    path = tmp_path / "scaling.md"
+    wanted = ["--num-units", "400", "--batch-size", "100", "--gpus", "1", "16", "--models", "p(x)", "--repeats", "2"]
+    scaling.main([*wanted, "--out", str(path)])
+    alone, several = ([number(cell) for cell in row] for row in table_rows(path) if row[0] in ("1", "16"))
+    whole, with_whole, shard, with_shard = 7, 8, 9, 12
+    assert scaling.COLUMNS[with_whole] == scaling.COLUMNS[with_shard] == "efficiency"
+    assert alone[whole] == several[whole] == 110 and several[shard] == pytest.approx(alone[shard] / 16, abs=0.01)
+    assert alone[with_whole] == alone[with_shard] == 100 and several[with_whole] < several[with_shard] < 100
 
 
 def test_appending_keeps_earlier_tables(tmp_path: Path) -> None:
