@@ -12,7 +12,7 @@ import torch
 from torch.utils.benchmark import Timer
 
 from commands.data.reference import USUAL_LENGTH
-from commands.lightning.hardware import training_half, training_precision
+from commands.lightning.hardware import mixing_size, training_half, training_precision
 from commands.privacy.feature_extractors import embed
 from commands.privacy.gradient_norms import build
 from commands.run.experiment.settings import Experiment, systems_of
@@ -116,6 +116,8 @@ def forecast(
         rows, most, least = _DEVICES[device.type]
         left = torch.randn(rows, model.model.config.hidden_size, device=device)
         precision = str(trainer.get("precision") or "32-true")
+        if precision == "auto" and device.type == "cpu" and mixing_size(config["model"]) is not None:
+            precision = "32-true"
         rate = _rate(left, precision)
         seconds = flops * _tokens(model.text_format, experiment) / rate
         shortest, longest = shortest + seconds / most, longest + seconds / least
