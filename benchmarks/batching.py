@@ -1,11 +1,11 @@
-"""What sorting a logical batch by length saves: token-budget micro-batches against fixed-size shuffled ones.
+"""What a logical batch costs as training cuts it, beside other cuts, and how much of it is padding.
 
     DOPPEL_DATA=… python -m benchmarks.batching
 
-One Poisson-sized batch of units of the training set is cut twice: as training does (sorted by length, cut where rows
-times length pass a token budget), and as is usual (shuffled, a fixed number of rows, padded to the longest of each
-micro-batch). The clipped sum is the same. Both make a full private step (all micro-batches, one AdamW step) on the same
-model, in turns.
+One Poisson-sized batch of units of the training set is cut as training does (few public shapes by each row's own
+length, filled up with constant rows), sorted by length and cut where rows times length pass a token budget, and as is
+usual (shuffled, a fixed number of rows, padded to the longest of each micro-batch). The clipped sum is the same. All
+make a full private step (all micro-batches, one AdamW step) on the same model, in turns.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import torch
 from benchmarks._harness import Report, compare, keep_allocated_memory, result_file, table
 from benchmarks._subject import MAX_GRAD_NORM
 from datamodules.batches.batch import MicroBatch
-from datamodules.batches.cut import cut, micro_batch
+from datamodules.batches.cut import LogicalBatches, cut, micro_batch
 from datamodules.batches.encoded import EncodedExamples, encode_examples
 from datamodules.reading.example import Example
 from datamodules.reading.examples import read_examples
@@ -38,8 +38,9 @@ COLUMNS = (
     "cut",
     "micro-batches",
     "processed / real tokens",
+    "padding",
     "s a step",
-    "time by sorted's",
+    "time by fixed shapes'",
 )
 
 
@@ -88,18 +89,20 @@ def step_of(model: CausalLM, batches: list[MicroBatch]) -> Callable[[], None]:
 def run(label: str, turns: Sequence[Example], model: CausalLM, options: argparse.Namespace) -> list[list[str]]:
     """Rows of the table for one data set and model."""
     encoded = encode_examples(turns, model.text_format)
+    fixed = LogicalBatches(encoded, options.max_tokens, 1).make(0, range(encoded.num_units), options.units)
+    made = {f"fixed shapes, at most {options.max_tokens} tokens": fixed.micro_batches}
     cuts = {f"sorted, at most {options.max_tokens} tokens": list(cut(encoded, _units(encoded), options.max_tokens))}
     for rows in options.micro_batch:
         cuts[f"shuffled, {rows} rows"] = shuffled(encoded, rows)
     cuts[f"shuffled, rows for at most {options.max_tokens} tokens"] = shuffled(encoded, 0, options.max_tokens)
     real = int(encoded.lengths.sum())
-    made = {name: [micro_batch(encoded, part) for part in parts] for name, parts in cuts.items()}
+    made |= {name: [micro_batch(encoded, part) for part in parts] for name, parts in cuts.items()}
     steps = {name: step_of(model.to(options.device), _to(batches, options.device)) for name, batches in made.items()}
     first = next(iter(made))
     lines = []
     for name, batches in made.items():
         processed = sum(batch.input_ids.numel() for batch in batches)
-        shares = [str(len(batches)), f"{processed / real:.2f}"]
+        shares = [str(len(batches)), f"{processed / real:.2f}", f"{1 - real / processed:.0%}"]
         start = [label, str(len(encoded)), f"{real / len(encoded):.1f}", name, *shares]
         if name == first:
             lines.append([*start, "", "1"])
@@ -113,7 +116,7 @@ def run(label: str, turns: Sequence[Example], model: CausalLM, options: argparse
             warmup=1,
         )
         low, high = timed.spread
-        lines[0][6] = f"{timed.baseline_median:.2f}"
+        lines[0][7] = f"{timed.baseline_median:.2f}"
         lines.append([*start, f"{timed.median:.2f}", f"**{timed.ratio:.2f}** [{low:.2f}, {high:.2f}]"])
     return lines
 
@@ -145,11 +148,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(options.threads)
     notes = (
-        "a private step (clipping, AdamW, no noise) on one Poisson-sized batch; every cut in turns with the sorted one",
-        "processed / real tokens: 1 is no padding",
+        "a private step (clipping, AdamW, no noise) on one Poisson-sized batch; each cut in turns with the first",
+        "processed / real tokens: 1 is no padding; constant rows count as padding",
     )
     path = options.out or result_file("batching", options.device)
-    report = Report("Micro-batches sorted by length", options.device, path, options.append, notes)
+    report = Report("Cutting a logical batch", options.device, path, options.append, notes)
     lines: list[list[str]] = []
     for name, path_of_data in training_sets(options.data).items():
         turns = sampled(read_examples(path_of_data, "utterance"), options.units)

@@ -27,12 +27,17 @@ class MicroBatch:
             absent row of a unit are rows without any label: their loss and their gradient are zero.
         num_units: Number of privacy units, with those that fill up a fixed shape.
         rows_per_unit: Rows of each unit.
+        weights: Of each row's loss, float32 [num_units * rows_per_unit]: 1, and exactly 0 for the constant rows that
+            fill up a shape. None: all are 1.
+        num_labels: Positions with a loss that each row has room for, whatever the rows beside it have; None: not said.
     """
 
     input_ids: Tensor
     labels: Tensor
     num_units: int
     rows_per_unit: int = 1
+    weights: Tensor | None = None
+    num_labels: int | None = None
 
 
 @dataclass

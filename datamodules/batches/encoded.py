@@ -30,6 +30,8 @@ class EncodedExamples:
         num_prompt: Leading ids without loss of each row, int32 [num_rows].
         unit_index: Unit of each row, numbered by first appearance, int32 [num_rows].
         pad_id: What a batch fills up its rows with.
+        longest: Tokens of the longest row that the model takes.
+        constant_row: Token ids of a row without content, such as fills up a shape: those of a row that is too long.
     """
 
     ids: NDArray[np.int32]
@@ -37,6 +39,8 @@ class EncodedExamples:
     num_prompt: NDArray[np.int32]
     unit_index: NDArray[np.int32]
     pad_id: int
+    longest: int
+    constant_row: tuple[int, ...]
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -108,6 +112,8 @@ def encode_examples(turns: Sequence[Example], text_format: TextFormat, truncate:
         num_prompt=np.frombuffer(num_prompt, dtype=np.int32),
         unit_index=units,
         pad_id=text_format.pad_id,
+        longest=text_format.max_length,
+        constant_row=(text_format.bos_id, text_format.eos_id),
     )
 
 

@@ -97,6 +97,16 @@ class LogicalBatchModule(LightningModule):
             about=type(self).__name__,
         )
 
+    def weighted_losses(self, batch: Any) -> Tensor:
+        """Return :meth:`row_losses` times the batch's ``weights``, where it has any.
+
+        Formal guarantees:
+            Constant rows that fill up a fixed shape have the weight 0: whatever a module makes of them, the gradient of
+            such a row is 0, and how many there are moves nothing.
+        """
+        losses, weights = self.row_losses(batch), getattr(batch, "weights", None)
+        return losses if weights is None else losses * weights
+
     def probe(self) -> tuple[Any, ...] | None:
         """Return micro-batches that say nothing of anybody, by which a private run checks that rows are independent.
 
@@ -180,7 +190,7 @@ class LogicalBatchModule(LightningModule):
             is_last = number == len(batch.micro_batches)
             with self.step_policy.micro_batch(micro_batch, reducer if is_last else None):
                 with record_function("doppel/forward"):
-                    losses = self.row_losses(micro_batch) / micro_batch.rows_per_unit
+                    losses = self.weighted_losses(micro_batch) / micro_batch.rows_per_unit
                     loss = losses.sum()
                 with record_function("doppel/backward"):
                     self.manual_backward(loss)

@@ -116,8 +116,8 @@ def test_batching_writes_a_ratio_for_every_cut(tmp_path: Path) -> None:
     arguments = ["--units", "6", "--max-tokens", "64", "--micro-batch", "3", "--repeats", "1", "--models", "p(x)"]
     batching.main([*arguments, "--data", str(tmp_path), "--out", str(path)])
     rows = table_rows(path)
-    assert [row[3].split(",")[0] for row in rows] == ["sorted", "shuffled", "shuffled"]
-    assert all(number(row[5]) >= 1 and number(row[7]) > 0 for row in rows)
+    assert [row[3].split(",")[0] for row in rows] == ["fixed shapes", "sorted", "shuffled", "shuffled"]
+    assert all(number(row[5]) >= 1 and number(row[8]) > 0 for row in rows)
 
 
 def test_how_a_text_begins_has_a_row_for_each_form(tiny_model: str, tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from datamodules.batches.batch import LogicalBatch, PromptBatch
 
 def sums(batch: LogicalBatch) -> list[int]:
     """A short, sorted account of a batch's rows."""
-    return sorted(int(ids.sum()) for mb in batch.micro_batches for ids in mb.input_ids)  # the padding id is 0
+    parts = [mb.input_ids if mb.weights is None else mb.input_ids[mb.weights > 0] for mb in batch.micro_batches]
+    return sorted(int(ids.sum()) for part in parts for ids in part)  # the padding id is 0
 
 
 class Recorder(LightningModule):
