@@ -175,7 +175,8 @@ def micro_batch(
     """
     rows, rows_per_unit = [row for unit in units for row in unit], len(units[0])
     num_constant = 0 if num_units is None else num_units * rows_per_unit - len(rows)
-    contents = [*map(turns.row, rows), *[turns.constant_row] * num_constant]
+    contents: list[Sequence[int] | NDArray[np.int32]] = [turns.row(row) for row in rows]
+    contents += [turns.constant_row] * num_constant
     num_prompt = [*turns.num_prompt[rows].tolist(), *[len(turns.constant_row)] * num_constant]
     input_ids, labels = pad(contents, num_prompt, turns.pad_id, None if shape is None else shape.length)
     weights = torch.ones(len(contents))
