@@ -6,7 +6,8 @@
 A step is forward, backward, clipping and AdamW (``--micro-batches`` of them before AdamW). Every way of training takes
 turns with its baseline (A B A B … A); its ratio is the median over turns of its time by the mean of the baseline's
 times before and after. All rows have the same length and all positions are labelled. Noise is a row of its own, since
-ordinary training has none and it is added once a step, however many micro-batches there are.
+ordinary training has none and it is added once a step, however many micro-batches there are. The last table counts
+dispatched operations, which no load of a machine changes (``--operations`` gives it alone).
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from benchmarks._harness import (
     table,
 )
 from benchmarks._memory_meter import peak_bytes
+from benchmarks._operations import operations_table
 from benchmarks._subject import PRECISIONS, SIZES, Setting, Step, Subject
 from benchmarks._training import WAYS, owns_model, structures
 
@@ -224,6 +226,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add_common_arguments(parser)
     parser.add_argument("--repeats", type=int, default=15, help="turns of each row")
     parser.add_argument("--warmup", type=int, default=2, help="steps before a row is timed")
+    parser.add_argument("--operations", action="store_true", help="count operations, and time nothing")
     parser.add_argument("--seconds", type=float, default=60.0, help="end a row after so long, but not before 3 turns")
     options = parser.parse_args(arguments)
     warnings.simplefilter("ignore")  # Opacus's backward hooks warn at every step
@@ -231,16 +234,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     path = options.out or result_file("clipping", options.device)
     report = Report("Time of a training step", options.device, path, options.append, NOTES)
     results = []
-    for size in options.sizes:
+    for size in () if options.operations else options.sizes:
         for length in options.lengths:
             for num_rows, rank in itertools.product(options.micro_batch, options.adapters):
                 shape = size, num_rows, length, options.micro_batches
                 setting = Setting(*shape, options.device, options.precision, adapters=rank)
                 results += run(setting, choose_rows(options), options, report)
-    if len(options.micro_batch) > 1:
+    if len(options.micro_batch) > 1 and results:
         report.add("\n## At the best micro-batch of each\n")
         columns = ("training", "its best tokens / s", "baseline", "baseline's best tokens / s", "throughput")
         report.add(table(columns, best_throughputs(results)))
+    if options.operations or not options.rows:
+        report.add("\n## Dispatched operations of a micro-batch, without an optimizer\n")
+        report.add(operations_table(32, options.device, options.precision))
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from commands.privacy.gradient_norms import build, micro_batches
 from commands.run.experiment.experiment import load
 from commands.run.steps.recipes import steps_of
 from doppel.privacy.clipping import PerSampleClipper
+from doppel.privacy.clipping.capture import Capture
 from doppel.privacy.noise import GaussianNoise
 
 
@@ -58,9 +59,9 @@ class _Recorder(PerSampleClipper):
         super().__init__(model, max_grad_norm)
         self.seen: list[Tensor] = []
 
-    def _norms(self, rules: list) -> Tensor:  # type: ignore[type-arg]
-        norms = super()._norms(rules)
-        self.seen.append(norms.double())
+    def _norms(self, capture: Capture) -> tuple[Tensor, Tensor] | None:
+        norms = super()._norms(capture)
+        self.seen += [] if norms is None else [torch.stack(norms).double()]
         return norms
 
 

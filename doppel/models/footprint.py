@@ -197,8 +197,7 @@ def _count(model: PreTrainedModel, head_loss: HeadLoss | None, micro: Micro, len
             head = live.now - before - below
             del states
             losses.sum().backward()
-        rules = [] if clipper is None else clipper.rules
-        kept = sum(tensor.nbytes for rule in rules for tensor in rule.kept.values())
+        kept = 0 if clipper is None else clipper.num_bytes_kept
     resident = base + 4 * trained
     # PyTorch's AdamW on a GPU takes all weights at once, with a temporary number for each
     unpacked = max((layer.weight.nbytes for layer in packable(model) if micro.is_packed), default=0)

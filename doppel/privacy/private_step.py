@@ -159,7 +159,11 @@ class PrivateStep:
             )
 
     def seed_dropout(self, step: int, rank: int) -> None:
-        """Set the whole state of PyTorch's generators to secret bits: a seed of the CPU's would keep 32 of them."""
+        """Set the whole state of PyTorch's generators to secret bits: a seed of the CPU's would keep 32 of them.
+
+        The step begins with it: until :meth:`finish` weights do not change, so the clipper casts each once.
+        """
+        self.clipper.begin_step()
         stream = self._dropout.stream("dropout", step, rank)
         torch.manual_seed(stream.getrandbits(64))
         state = torch.get_rng_state()
@@ -188,6 +192,7 @@ class PrivateStep:
                 f"{self.spec.expected_batch_size}: expected_num_units must be the data module's batch_size, whatever "
                 "was sampled"
             )
+        self.clipper.end_step()
         if self.finished is not None and step <= self.finished:
             raise PrivateTrainingError(f"step {step} has had its noise: take one optimiser step for a logical batch")
         noisy_mean(self._parameters, self._noise, self.spec.expected_batch_size, step, reducer)

@@ -20,7 +20,6 @@ from datamodules.batches.batch import LogicalBatch
 from datamodules.data_module import reads_public
 from doppel.errors import UserError
 from doppel.gradients import GradientReducer
-from doppel.half_weights import HalfWeights
 from doppel.privacy.checkpoint import KEY, privacy_state, weights_fingerprint
 from doppel.privacy.private_step import PrivateTrainingError
 from lightning_modules.training.step_policy import PlainStep, StepPolicy
@@ -180,10 +179,6 @@ class LogicalBatchModule(LightningModule):
 
     def training_step(self, batch: LogicalBatch, batch_idx: int) -> None:
         """Take one optimiser step on one logical batch; an empty batch steps too."""
-        with HalfWeights(self).in_use():
-            self._take_step(batch)
-
-    def _take_step(self, batch: LogicalBatch) -> None:
         reducer = self.begin_step(self.parameters())
         total = torch.zeros((), device=self.device)
         for number, micro_batch in enumerate(batch.micro_batches, start=1):

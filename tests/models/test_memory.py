@@ -88,7 +88,8 @@ def test_the_estimate_is_what_a_step_takes(rank: int | None, micro: Micro, is_le
     assert (found.trained, found.optimizer) == (weights[True], 3 * weights[True])
     assert abs(found.base - weights[False]) < 1000, "buffers are more"
     if micro.is_private and rank is not None:
-        assert found.kept in [micro.units(length) * weights[True] for length in (LONG, SHORT)]
+        formed = [micro.units(length) * weights[True] for length in (LONG, SHORT)]
+        assert any(0.95 * most < found.kept <= most for most in formed)  # factors of short rows are less than products
 
 
 def test_no_weight_is_read_of_a_model_that_has_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ A squared norm [2, U] is the number of each unit as it was computed, and a bound
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable
 
@@ -45,58 +46,61 @@ def matmul(left: Tensor, right: Tensor) -> Tensor:
     return multiply(gemm_operand(left), gemm_operand(right))
 
 
+def bmm_into(left: Tensor, right: Tensor, out: Tensor) -> None:
+    """Write ``left @ right`` per unit, [U, m, n] and [U, n, p], into ``out``, which is wide."""
+    if left.dtype is out.dtype:
+        torch.bmm(left, right, out=out)
+    elif left.is_cuda and _bmm_has_out():
+        torch.bmm(left, right, out_dtype=out.dtype, out=out)
+    else:
+        out.copy_(matmul(left, right))
+
+
+@functools.cache
+def _bmm_has_out() -> bool:
+    """Whether this release writes wide products of half precision where it is told to."""
+    x, out = torch.ones(1, 8, 8, dtype=torch.bfloat16, device="cuda"), torch.zeros(1, 8, 8, device="cuda")
+    try:
+        torch.bmm(x, x, out_dtype=torch.float32, out=out)
+    except RuntimeError:
+        return False
+    return True
+
+
 def gram(x: Tensor) -> Tensor:
     """Return ``x xᵀ`` for each unit: [U, n, f] → [U, n, n], in the wide dtype."""
     x = gemm_operand(x)
     return matmul(x, x.transpose(1, 2))
 
 
-def gram_inner(A: Tensor, G: Tensor, offset: float = 0.0) -> Tensor:
-    """Return ‖GᵀA‖² = ⟨AAᵀ, GGᵀ⟩ for each unit, and what rounding may hide from it: [U, n, d], [U, n, p] → [2, U].
-
-    Args:
-        A: Inputs at the unit's n positions.
-        G: Output gradients there.
-        offset: Added to AAᵀ: 1 is the norm with a bias.
-    """
-    AA, GG = gram(A).add_(offset), gram(G)
-    reach = lengths(AA).mul_(lengths(GG))
-    return torch.stack([inner(AA, GG), rounding(reach, A, G) * reach.sum(1).square()])
-
-
-def room_of_gram(A: Tensor, G: Tensor, offset: float = 0.0) -> Tensor:
-    """Return the room for rounding that :func:`gram_inner` leaves, without its grams: [U, n, d], [U, n, p] → [U]."""
-    wide = wide_dtype(A.dtype)
-    squares = torch.linalg.vector_norm(A, dim=2, dtype=wide).square() + offset
-    reach = squares.sqrt() * torch.linalg.vector_norm(G, dim=2, dtype=wide)
-    return rounding(reach, A, G) * reach.sum(1).square()
-
-
-def cross_inner(G_at_ids: Tensor, A: Tensor, D: Tensor) -> Tensor:
-    """Return ⟨G_at_ids, ADᵀ⟩ for each unit, and what rounding may hide: [U, n, m], [U, n, d], [U, m, d] → [2, U]."""
+def cross_inner(G_at_ids: Tensor, A: Tensor, D: Tensor) -> tuple[Tensor, Tensor]:
+    """Return ⟨G_at_ids, ADᵀ⟩ for each unit, and what rounding may hide: [U, n, m], [U, n, d], [U, m, d] → [U] each."""
     wide = wide_dtype(A.dtype)
     G_at_ids = G_at_ids.to(wide)
     reach = torch.linalg.vector_norm(A, dim=2, keepdim=True, dtype=wide) * G_at_ids.abs()
-    reach = reach * torch.linalg.vector_norm(D, dim=2, dtype=wide).unsqueeze(1)
-    share = torch.maximum(rounding(reach.sum(1), A, D), rounding(reach.sum(2), A, D))
-    return torch.stack([inner(G_at_ids, matmul(A, D.transpose(1, 2)).to(wide)), share * reach.sum((1, 2))])
+    reach.mul_(torch.linalg.vector_norm(D, dim=2, dtype=wide).unsqueeze(1))
+    over_m = reach.sum(2)
+    num_positions = torch.maximum(torch.count_nonzero(reach.sum(1), dim=1), torch.count_nonzero(over_m, dim=1))
+    share = rounding(num_positions, A.shape[2] + D.shape[2], A.dtype)
+    return inner(G_at_ids, matmul(A, D.transpose(1, 2)).to(wide)), share * over_m.sum(1)
 
 
-def same_id_inner(D: Tensor, ids: Tensor) -> Tensor:
-    """Return Σ (DDᵀ)_st over positions of one id, per unit, and its rounding: [U, n, d], [U, n] → [2, U]."""
+def same_id_inner(D: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Return Σ (DDᵀ)_st over positions of one id, per unit, and its rounding: [U, n, d], [U, n] → [U] each."""
     DD = gram(D)
     is_same = (ids.unsqueeze(2) == ids.unsqueeze(1)).to(DD.dtype)
-    length = lengths(DD)
-    reach = (is_same @ length.unsqueeze(2)).squeeze(2).mul_(length)
-    return torch.stack([inner(DD, is_same), rounding(reach, D) * reach.sum(1)])
+    length = lengths(DD).unsqueeze(2)
+    reach = torch.bmm(is_same, length).mul_(length)
+    share = rounding(torch.count_nonzero(reach, dim=(1, 2)), D.shape[2], D.dtype)
+    return inner(DD, is_same), share * reach.sum((1, 2))
 
 
 def lengths(gram: Tensor) -> Tensor:
-    """Return the norm of each position's vector, from its gram: [U, n, n] → [U, n]."""
-    return gram.diagonal(dim1=1, dim2=2).sqrt()
+    """Return the norm of each position's vector, from its gram: […, n, n] → […, n]."""
+    return gram.diagonal(dim1=-2, dim2=-1).sqrt()
 
 
-def rounding(reach: Tensor, *operands: Tensor) -> Tensor:
+def rounding(num_positions: Tensor, num_features: int, dtype: torch.dtype) -> Tensor:
     """Bound the rounding of a squared norm, in units of R², where R = Σₛ‖aₛ‖‖gₛ‖ is the most n positions can reach.
 
     A dot product of d terms, in any order, is off by at most d·u·‖x‖‖y‖, where u is the unit of rounding. So the grams
@@ -109,16 +113,20 @@ def rounding(reach: Tensor, *operands: Tensor) -> Tensor:
     then a unit's factor would depend on the longest unit beside it.
 
     Args:
-        reach: ‖aₛ‖‖gₛ‖ of each position [U, n].
-        operands: [U, …, d] each, as they are multiplied.
+        num_positions: n of each unit.
+        num_features: d + p.
+        dtype: Of the operands, as they are multiplied.
 
     Returns:
-        The share of each unit [U].
+        The share, as ``num_positions``.
     """
-    dtype = operands[0].dtype
-    num_terms = sum(x.shape[2] for x in operands) + 6 * torch.count_nonzero(reach, dim=1) + 16
+    return num_positions * (3 * torch.finfo(wide_dtype(dtype)).eps) + rounding_of_products(num_features, dtype)
+
+
+def rounding_of_products(num_features: int, dtype: torch.dtype) -> float:
+    """Return the part of :func:`rounding` that all units have in common."""
     of_operands = torch.finfo(dtype).eps / 4 if dtype in _HALF else 0.0
-    return num_terms * (torch.finfo(wide_dtype(dtype)).eps / 2) + of_operands
+    return (num_features + 16) * (torch.finfo(wide_dtype(dtype)).eps / 2) + of_operands
 
 
 def inner(left: Tensor, right: Tensor) -> Tensor:
@@ -126,45 +134,39 @@ def inner(left: Tensor, right: Tensor) -> Tensor:
     return (left * right).sum(2).sum(1)
 
 
-def squared_norm(x: Tensor) -> Tensor:
-    """Return the squared norm of each unit's tensor, whose rounding is negligible: [U, …] → [2, U], wide."""
-    flat = x.flatten(1).to(wide_dtype(x.dtype))
-    squared = torch.linalg.vecdot(flat, flat)
-    return torch.stack([squared, torch.zeros_like(squared)])
-
-
-def formed_norm(gradients: Iterable[Tensor]) -> Tensor:
-    """Return the squared norm of each unit's formed gradient, and what rounding may hide: [U, …] → [2, U].
+def squares_of(part: Tensor) -> Tensor:
+    """Return the squared norm of each unit's vectors together, in float64: [L, U, P] → [U].
 
     Sums of 256 squares are formed in the wide dtype and added in float64. In any order, n squares lose at most n·u of
     their sum; nothing cancels.
     """
-    total: Tensor | None = None
-    for gradient in gradients:
-        flat = gradient.flatten(1).to(wide_dtype(gradient.dtype))
-        for part in flat.split(_PART, 1) if flat.shape[1] < 8 * _PART else _parts(flat):
-            squares = torch.linalg.vector_norm(part, dim=-1).double().square()
-            squares = squares.sum(1) if squares.dim() > 1 else squares
-            total = squares if total is None else total + squares
-        wide = flat.dtype
-    assert total is not None
-    room = (_PART + 16) * torch.finfo(wide).eps / 2
-    return torch.stack([total, room * total]).to(wide)
+    rest = part.shape[2] % _PART
+    whole = part[:, :, : part.shape[2] - rest] if rest else part
+    pieces = [whole.unflatten(2, (-1, _PART))] if whole.shape[2] else []
+    pieces += [part[:, :, -rest:].unsqueeze(2)] if rest else []
+    squares = [torch.linalg.vector_norm(x, dim=3).square_().sum((0, 2), dtype=torch.float64) for x in pieces]
+    return squares[0] if len(squares) == 1 else squares[0] + squares[1]
 
 
-def _parts(flat: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows of 256 numbers, and the rest: [U, P] → [U, P // 256, 256] and [U, P % 256]."""
-    cut = flat.shape[1] // _PART * _PART
-    return flat[:, :cut].unflatten(1, (-1, _PART)), flat[:, cut:]
+def room_of_formed(squares: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return what rounding may hide of :func:`squares_of` vectors in a dtype."""
+    return squares * ((_PART + 16) * torch.finfo(dtype).eps / 2)
+
+
+def formed_norm(gradients: Iterable[Tensor]) -> Tensor:
+    """Return the squared norm of each unit's formed gradient, and what rounding may hide: [U, P] each → [2, U]."""
+    wide = [gradient.to(wide_dtype(gradient.dtype)) for gradient in gradients]
+    squares = torch.stack([squares_of(gradient.unsqueeze(0)) for gradient in wide]).sum(0)
+    return torch.stack([squares, room_of_formed(squares, wide[0].dtype)]).to(wide[0].dtype)
 
 
 def scale_units(x: Tensor, factors: Tensor) -> Tensor:
     """Multiply each unit of ``x`` [U, n, f] by its factor [U]; half precision is rounded once, at the end."""
-    return (x * factors.to(wide_dtype(x.dtype))[:, None, None]).to(x.dtype)
+    return (x * factors.to(wide_dtype(x.dtype)).view(-1, 1, 1)).to(x.dtype)
 
 
 def centre_operands(A: Tensor, G: Tensor, factors: Tensor, scale: float, bound: float) -> tuple[Tensor, Tensor, float]:
-    """Scale float16 operands: scale' · Σ G'ᵀA' is scale · Σᵢ factorsᵢ GᵢᵀAᵢ over units and positions.
+    """Scale float16 operands, A' and G' as [U·n, d] and [U·n, p]: scale' G'ᵀA' is scale · Σᵢ factorsᵢ GᵢᵀAᵢ.
 
     float16 has few exponents: a clip factor of 10⁻⁷ times an input of 1 falls between its two smallest numbers, and
     half a unit of rounding could pass the bound. So each position's G is divided by the power of two above its peak,
@@ -185,7 +187,7 @@ def centre_operands(A: Tensor, G: Tensor, factors: Tensor, scale: float, bound: 
     peaks = torch.linalg.vector_norm(G, math.inf, dim=2, keepdim=True, dtype=torch.float32)
     powers = torch.where(peaks > 0, peaks / torch.frexp(peaks).mantissa, 1.0)
     weights = factors.float()[:, None, None] * powers * (scale / unit)
-    return (A * weights).to(A.dtype), (G / powers).to(G.dtype), unit
+    return (A * weights).to(A.dtype).flatten(0, 1), (G / powers).to(G.dtype).flatten(0, 1), unit
 
 
 def erase_units(x: Tensor, units: Tensor) -> Tensor:
@@ -193,18 +195,22 @@ def erase_units(x: Tensor, units: Tensor) -> Tensor:
     return x.masked_fill(units.view(-1, *[1] * (x.dim() - 1)), 0)
 
 
+def gradient_of(parameter: nn.Parameter) -> Tensor:
+    """Return the ``grad`` of a parameter: zero where there was none."""
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    return parameter.grad
+
+
 def add_to_grad(parameter: nn.Parameter, value: Tensor, scale: float) -> None:
     """Add ``scale · value`` to ``parameter.grad``."""
-    value = value.reshape(parameter.shape)
-    if parameter.grad is None:
-        parameter.grad = (value * scale if scale != 1.0 else value).to(parameter.dtype)
-    else:
-        parameter.grad.add_(value.to(parameter.dtype), alpha=scale)
+    gradient_of(parameter).add_(value.reshape(parameter.shape).to(parameter.dtype), alpha=scale)
 
 
 def add_product_to_grad(parameter: nn.Parameter, left: Tensor, right: Tensor, scale: float) -> None:
     """Add ``scale · left @ right`` to ``parameter.grad``, inside the GEMM where the dtypes allow it."""
-    if parameter.grad is not None and parameter.grad.dtype is left.dtype and left.dtype not in _HALF:
-        parameter.grad.addmm_(left, right, alpha=scale)
+    grad = gradient_of(parameter)
+    if grad.dtype is left.dtype and left.dtype not in _HALF:
+        grad.addmm_(left, right, alpha=scale)
     else:
         add_to_grad(parameter, matmul(left, right), scale)

@@ -10,10 +10,14 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import Tensor, nn
 
-from doppel.privacy.clipping.arithmetic import wide_dtype
+from doppel.privacy.clipping.arithmetic import room_of_formed, wide_dtype
+from doppel.privacy.clipping.capture import Capture
+from doppel.privacy.clipping.groups import Constants, add_products
+from doppel.privacy.clipping.linear import LinearRule
+from doppel.privacy.clipping.observed import HeldWeights
 from doppel.privacy.clipping.observer import ModelObserver, reentrant_checkpoint_error
 from doppel.privacy.clipping.registry import build_rules
-from doppel.privacy.clipping.rule import LayerRule, ObserveGradient, UnitLayout, UnsupportedLayerError
+from doppel.privacy.clipping.rule import ObserveGradient, UnsupportedLayerError
 
 
 class PerSampleClipper:
@@ -74,25 +78,53 @@ class PerSampleClipper:
         if not max_grad_norm > 0:
             raise ValueError(f"max_grad_norm is {max_grad_norm}, but it must be positive (inf: no clipping)")
         self.max_grad_norm = float(max_grad_norm)
-        self.num_nonfinite = 0
+        self._bound = 2.0 ** math.ceil(math.log2(max_grad_norm)) if math.isfinite(max_grad_norm) else 1.0
         self._model = model
         self._parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         if not self._parameters:
             raise ValueError("the model has no trainable parameter, so there is nothing to clip: unfreeze some")
         self._trainable = frozenset(id(p) for _, p in self._parameters)
         self.rules = build_rules(model)
-        if math.isfinite(self.max_grad_norm):
-            for rule in self.rules:
-                rule.bound = 2.0 ** math.ceil(math.log2(self.max_grad_norm))
         self._observer = ModelObserver(self.rules)
-        self._is_active = self._is_closed = self._is_audited = False
+        self._planned: Counter[torch.Size | None] = Counter(p.shape for _, p in self._parameters)
+        linear = [rule for rule in self.rules if isinstance(rule, LinearRule)]
+        self._planned[None] = sum(rule.trains_weight and not rule.is_always_formed for rule in linear)
+        of_linear = {id(p): p for rule in linear for p in (rule.weight, rule.bias) if p is not None}
+        self._weights = HeldWeights(list(of_linear.values()))
+        self._constants, self._start = Constants(), torch.zeros((), requires_grad=True)
+        self._num_nonfinite: Tensor | None = None
+        self._capture: Capture | None = None
+        self._is_active = self._is_closed = self._is_audited = self._is_step = False
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(max_grad_norm={self.max_grad_norm}, num_layers={len(self.rules)})"
 
+    @property
+    def num_nonfinite(self) -> int:
+        """How many units have contributed zero because their norm was not finite. It is a private number."""
+        return 0 if self._num_nonfinite is None else int(self._num_nonfinite)
+
+    @property
+    def num_bytes_kept(self) -> int:
+        """Bytes of units' gradients, and of factors of them, that are held between backward pass and clipped sum."""
+        return 0 if self._capture is None else self._capture.num_bytes
+
+    def begin_step(self) -> None:
+        """Make copies of weights in half precision once from here on, until :meth:`end_step`: weights must not change.
+
+        Otherwise each capture makes them.
+        """
+        self._weights.forget()
+        self._is_step = True
+
+    def end_step(self) -> None:
+        """Let weights change."""
+        self._is_step = False
+
     def close(self) -> None:
         """Free all buffers; the clipper cannot be used afterwards."""
         self._reset()
+        self._weights, self._constants = HeldWeights([]), Constants()
         self._is_closed = True
 
     # -------------------------------------------------------------------------------- capture
@@ -116,10 +148,17 @@ class PerSampleClipper:
         if num_units < 1 or rows_per_unit < 1:
             raise ValueError(f"a capture needs at least one unit and one row, not {num_units} × {rows_per_unit}")
         self._check_ready()
-        layout = UnitLayout(num_units, rows_per_unit)
+        if not self._is_step:
+            self._weights.forget()
+        capture = self._capture = Capture(
+            num_units, rows_per_unit, self._planned, self._constants, self._weights, self._start
+        )
         with ExitStack() as stack:
             stack.callback(self._leave)
-            self._enter(stack, layout)
+            self._is_active = True
+            for _, parameter in self._parameters:
+                parameter.requires_grad_(False)
+            self._observer.attach(stack, capture, audited=[] if self._is_audited else self._parameters)
             try:
                 yield self
             except BaseException as error:
@@ -130,12 +169,13 @@ class PerSampleClipper:
                         "seen: use the out-of-place operation (such as ReLU(inplace=False)), or train LoRA (model.lora)"
                     ) from error
                 raise
-        self._is_audited = any(rule.is_recorded for rule in self.rules)
+        capture.end_forward()
+        self._is_audited |= bool(capture.started)
 
     def _check_ready(self) -> None:
         if self._is_closed:
             raise RuntimeError("this clipper was closed: build a new one")
-        if self._is_active or any(rule.is_recorded for rule in self.rules):
+        if self._is_active or (self._capture is not None and self._capture.started):
             raise RuntimeError("the last capture was not finished: call accumulate() after each capture")
         trainable = frozenset(id(p) for p in self._model.parameters() if p.requires_grad)
         if trainable != self._trainable:
@@ -143,25 +183,22 @@ class PerSampleClipper:
                 "parameters were frozen, unfrozen or replaced since the clipper was built: build a new one"
             )
 
-    def _enter(self, stack: ExitStack, layout: UnitLayout) -> None:
-        self._is_active = True
-        for _, parameter in self._parameters:
-            parameter.requires_grad_(False)
-        self._observer.attach(stack, layout, audited=[] if self._is_audited else self._parameters)
-
     def _leave(self) -> None:
         self._is_active = False
         for _, parameter in self._parameters:
             parameter.requires_grad_(True)
 
     def _reset(self) -> None:
-        for rule in self.rules:
-            rule.reset()
+        if self._capture is not None:
+            self._capture.close()
+            self._capture = None
 
     # -------------------------------------------------------------------------------- clipped sum
     @torch.no_grad()
     def accumulate(self, loss_scale: float = 1.0, on_ready: Callable[[nn.Parameter], None] | None = None) -> Tensor:
         """Add Σᵢ clip(gᵢ) of the captured micro-batch to each ``.grad``; buffers are freed layer by layer.
+
+        Nothing here waits for a GPU: units whose norm is not finite are erased without asking whether there are any.
 
         Args:
             loss_scale: The factor by which the loss was multiplied before ``backward`` (float16). It is taken
@@ -177,55 +214,94 @@ class PerSampleClipper:
         Raises:
             RuntimeError: If no backward ran inside a capture.
         """
+        capture = self._capture
         try:
-            for rule in self.rules:
-                rule.finish()
-        except BaseException:
+            for rule in () if capture is None else capture.without_grad:
+                if rule not in capture.started:  # type: ignore[union-attr]
+                    raise reentrant_checkpoint_error(rule)
+            with torch.autocast(
+                self._parameters[0][1].device.type, enabled=False
+            ):  # sums are wide, also under autocast
+                norms = None if capture is None else self._norms(capture)
+                if norms is None:
+                    raise RuntimeError(
+                        "nothing was captured: run forward and backward inside `with clipper.capture(...)`"
+                    )
+                assert capture is not None
+                norm, safe = norms if loss_scale == 1.0 else (norms[0] / loss_scale, norms[1] / loss_scale)
+                self._add_clipped(capture, safe, 1.0 / loss_scale, on_ready or _ignore)
+                return norm
+        finally:
             self._reset()
-            raise
-        rules = [rule for rule in self.rules if rule.squared_norms is not None]
-        if not rules:
-            self._reset()
-            raise RuntimeError("nothing was captured: run forward and backward inside `with clipper.capture(...)`")
-        for rule in self.rules:
-            if rule.ran_without_grad and not rule.is_recorded:
-                self._reset()
-                raise reentrant_checkpoint_error(rule)
-        with torch.autocast(self._parameters[0][1].device.type, enabled=False):  # sums are float32, also under autocast
-            return self._add_clipped(rules, loss_scale, on_ready or _ignore)
+
+    def _norms(self, capture: Capture) -> tuple[Tensor, Tensor] | None:
+        """Norm of each unit [U]: as computed, and a bound that the true one does not exceed; None without any."""
+        squared, may_hide = [], []
+        for group in capture.formed.values():
+            squares = group.squares()
+            squared.append(squares)
+            may_hide += [room_of_formed(squares, group.dtype)] if group.has_room else []
+        pairs = [grams.norms() for grams in capture.grams.values()]
+        pairs += [found for rule in capture.hooked if (found := rule.finish(capture)) is not None]
+        readers = [(rule, shared.A, G) for shared in capture.inputs for rule, G, _ in shared.readers]
+        cross = [found for rule, A, G in readers if A is not None and (found := rule.cross_term(A, G)) is not None]
+        pairs += [*cross, *cross]  # 2⟨·, ·⟩
+        squared += [pair[0] for pair in pairs]
+        may_hide += [pair[1] for pair in pairs]
+        if not squared:
+            return None
+        total = _sum(squared).clamp_(min=0.0)
+        wide = wide_dtype(self._parameters[0][1].dtype)
+        safe = total + _sum(may_hide) if may_hide else total
+        return total.sqrt().to(wide), safe.sqrt().to(wide)
 
     def _add_clipped(
-        self, rules: list[LayerRule], loss_scale: float, on_ready: Callable[[nn.Parameter], None]
-    ) -> Tensor:
-        norms, safe_norms = self._norms(rules) / loss_scale
-        margin = max(_rounding_margin(rule.operand_dtype) for rule in rules)
-        factors = (self.max_grad_norm / (safe_norms * (1.0 + margin))).clamp_(max=1.0)
-        nonfinite = ~torch.isfinite(safe_norms)
-        num_nonfinite = int(nonfinite.sum())
-        if num_nonfinite:
-            self.num_nonfinite += num_nonfinite
-            factors.masked_fill_(nonfinite, 0.0)
-            for rule in rules:
-                rule.erase(nonfinite)  # 0 · nan is nan
-        users = Counter(
-            id(p) for rule in rules for p in rule.trained_parameters
-        )  # of a tied weight: the last finishes it
-        while rules:  # the last layer first: it holds the logits' gradient
-            rule = rules.pop()
-            rule.add_clipped(factors, 1.0 / loss_scale)
+        self, capture: Capture, safe_norms: Tensor, scale: float, on_ready: Callable[[nn.Parameter], None]
+    ) -> None:
+        margins = [
+            _rounding_margin(dtype)
+            for dtype in {safe_norms.dtype, *(x.A.dtype for x in capture.inputs if x.A is not None)}
+        ]
+        factors = (self.max_grad_norm / (1.0 + max(margins)) / safe_norms).clamp_(max=1.0)
+        nonfinite = safe_norms.lt(math.inf).logical_not_()
+        if self._num_nonfinite is None:
+            self._num_nonfinite = torch.zeros((), dtype=torch.int64, device=nonfinite.device)
+        self._num_nonfinite += nonfinite.sum()
+        factors.masked_fill_(nonfinite, 0.0)
+        erased = nonfinite if may_be_any(nonfinite) else None  # 0 · nan is nan
+        users = Counter(id(p) for group in capture.formed.values() for p in group.parameters)
+        users.update(id(rule.weight) for shared in capture.inputs for rule, _, _ in shared.readers)
+        users.update(id(p) for rule in capture.hooked for p in rule.trained_parameters)
+
+        def added(parameter: nn.Parameter) -> None:
+            users[id(parameter)] -= 1
+            if users[id(parameter)] == 0:  # of a tied weight: the last finishes it
+                on_ready(parameter)
+
+        weights = factors if scale == 1.0 else factors * scale
+        for group in capture.formed.values():
+            if erased is not None:
+                group.erase(erased)
+            group.add(weights)
+            for parameter in group.parameters:
+                added(parameter)
+        add_products(capture.inputs, factors, scale, self._bound, erased, added)
+        for rule in capture.hooked[::-1]:
+            if erased is not None:
+                rule.erase(erased)
+            rule.add_clipped(factors, scale)
             rule.reset()
             for parameter in rule.trained_parameters:
-                users[id(parameter)] -= 1
-                if users[id(parameter)] == 0:
-                    on_ready(parameter)
-        self._reset()
-        return norms
+                added(parameter)
 
-    def _norms(self, rules: list[LayerRule]) -> Tensor:
-        """Norm of each unit [2, U]: as computed, and a bound that the true one does not exceed."""
-        terms = [rule.squared_norms for rule in rules] + [rule.cross_term() for rule in rules]
-        squared, may_hide = torch.stack([term for term in terms if term is not None]).sum(0).clamp_(min=0.0)
-        return torch.stack([squared, squared + may_hide]).sqrt_()
+
+def may_be_any(flags: Tensor) -> bool:
+    """Return whether any is true, where that is known: a GPU would have to be waited for."""
+    return bool(flags.numpy().any()) if flags.device.type == "cpu" else True
+
+
+def _sum(terms: list[Tensor]) -> Tensor:
+    return torch.stack(terms).sum(0, dtype=torch.float64)  # the dtype of the widest
 
 
 def _ignore(parameter: nn.Parameter) -> None:

@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from doppel.privacy.clipping.arithmetic import gemm_operand, same_id_inner, scale_units, wide_dtype
-from doppel.privacy.clipping.rule import LayerRule, UnitLayout, UnsupportedLayerError
+from doppel.privacy.clipping.arithmetic import (
+    erase_units,
+    gemm_operand,
+    gradient_of,
+    same_id_inner,
+    scale_units,
+    wide_dtype,
+)
+from doppel.privacy.clipping.rule import HookedRule, UnsupportedLayerError
+
+if TYPE_CHECKING:
+    from doppel.privacy.clipping.capture import Capture
 
 
-class EmbeddingRule(LayerRule):
+class EmbeddingRule(HookedRule):
     """A unit's gradient is EᵀD, with one-hot rows E of its ids and output gradients D [n, d].
 
     ‖EᵀD‖² = Σ_{s,t} [id_s = id_t] (DDᵀ)_st: positions that share an id add up before they are squared. Ids
@@ -26,6 +39,7 @@ class EmbeddingRule(LayerRule):
 
     def __init__(self, name: str, module: nn.Module) -> None:
         super().__init__(name, module)
+        self.reset()
         self.padding_idx: int | None = module.padding_idx  # type: ignore[assignment]
         self.scale = float(getattr(module, "embed_scale", 1.0))
 
@@ -39,30 +53,34 @@ class EmbeddingRule(LayerRule):
             expected = F.embedding(ids, module.weight) * getattr(module, "embed_scale", 1.0)  # type: ignore[arg-type]
             return torch.allclose(module(ids), expected)
 
-    def expand_output(self, output: Tensor, layout: UnitLayout) -> Tensor:
+    def expand_output(self, output: Tensor, num_rows: int) -> Tensor:
         refuse_flat_ids(self.name, output)
-        if output.shape[0] == 1 and layout.num_rows > 1:
-            output = output.expand(layout.num_rows, *output.shape[1:])
-        return super().expand_output(output, layout)
+        if output.shape[0] == 1 and num_rows > 1:
+            output = output.expand(num_rows, *output.shape[1:])
+        return super().expand_output(output, num_rows)
 
-    def summarise(self, inputs: Tensor, grads: Tensor, layout: UnitLayout) -> tuple[Tensor, dict[str, Tensor]]:
-        ids = inputs.expand(layout.num_rows, *inputs.shape[1:]).reshape(layout.num_units, -1)
-        D = gemm_operand(layout.split(grads, grads.shape[-1]))
+    def observe(self, capture: Capture, inputs: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
+        ids = inputs[0].expand(capture.num_rows, *inputs[0].shape[1:]).reshape(capture.num_units, -1)
+        D = gemm_operand(capture.split(grads[0]))
         if self.scale != 1.0:
             D = D * self.scale
         if self.padding_idx is not None:
             D = D.masked_fill((ids == self.padding_idx).unsqueeze(-1), 0)
-        return same_id_inner(D, ids), {"ids": ids, "grads": D}
+        self.kept = {"ids": ids, "grads": D}
+
+    def finish(self, capture: Capture) -> tuple[Tensor, Tensor] | None:
+        return same_id_inner(self.kept["grads"], self.kept["ids"]) if self.kept else None
+
+    def erase(self, units: Tensor) -> None:
+        self.kept["grads"] = erase_units(self.kept["grads"], units)
 
     def add_clipped(self, factors: Tensor, scale: float) -> None:
         ids, D = self.kept["ids"], self.kept["grads"]
         if D.dtype is torch.float16:  # whose few exponents would lose small factors, and here is no product to speed up
             D = D.float()
         is_wide = D.dtype is wide_dtype(D.dtype)
-        rows = scale_units(D, factors * scale if is_wide else factors).flatten(0, 1)
-        if self.weight.grad is None:
-            self.weight.grad = torch.zeros_like(self.weight)
-        grad = self.weight.grad
+        rows = scale_units(D, factors * scale if is_wide and scale != 1.0 else factors).flatten(0, 1)
+        grad = gradient_of(self.weight)
         grad.index_add_(0, ids.flatten(), rows.to(grad.dtype), alpha=1.0 if is_wide else scale)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,10 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from doppel.privacy.clipping.arithmetic import add_to_grad, erase_units, formed_norm, wide_dtype
 from doppel.privacy.clipping.embedding import refuse_flat_ids
-from doppel.privacy.clipping.rule import LayerRule, ObserveGradient, UnitLayout, UnsupportedLayerError
+from doppel.privacy.clipping.rule import HookedRule, UnsupportedLayerError
+
+if TYPE_CHECKING:
+    from doppel.privacy.clipping.capture import Capture
 
 #: Numbers that the gradients of one block of units may have: 128 MiB in float32.
 BLOCK_NUMBERS = 2**25
@@ -39,7 +42,7 @@ class _Call:
     grads: Sequence[Tensor] | None = None
 
 
-class FunctionalRule(LayerRule):
+class FunctionalRule(HookedRule):
     """A unit's gradient is formed: the layer is run again for each unit alone, and its output gradient pulled back.
 
     Works on whatever ``torch.func`` can map over units, where rows are the first dimension: convolutions, GroupNorm,
@@ -69,6 +72,7 @@ class FunctionalRule(LayerRule):
         self.name, self.module = name, module
         self._keys = {own: str(id(parameter)) for own, parameter in owned.items()}
         self._owned = {str(id(parameter)): parameter for parameter in owned.values()}
+        self._num_units = self._num_rows = 1
         self._compared: set[tuple[str, tuple[bool, ...]]] = set()  # arguments' structure, and which have rows
         self.reset()
 
@@ -79,16 +83,17 @@ class FunctionalRule(LayerRule):
     def reset(self) -> None:
         super().reset()
         self._call: _Call | None = None
+        self._squared: Tensor | None = None
         self._has_rows: tuple[bool, ...] = ()
         self._erased: Tensor | None = None
 
     # -------------------------------------------------------------------------------- forward and backward
     def watch(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, layout: UnitLayout, is_again: bool
+        self, capture: Capture, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, is_again: bool
     ) -> Any:
         leaves, structure = tree_flatten(output)
         floating = [place for place, leaf in enumerate(leaves) if _is_floating(leaf)]
-        outputs = [self.prepare_output(leaves[place], layout) for place in floating]
+        outputs = [self.expand_output(leaves[place], capture.num_rows) for place in floating]
         if not outputs:
             raise self._refusal(
                 "has trained parameters, but its forward returns no tensor that a loss can depend on: return it, or "
@@ -96,37 +101,33 @@ class FunctionalRule(LayerRule):
             )
         arguments, structure_of_arguments = tree_flatten((args, kwargs))
         places = [place for place, x in enumerate(arguments) if isinstance(x, Tensor)]
-        inputs = [arguments[place].detach() for place in places]
+        inputs = [arguments[place] for place in places]
         if not is_again:
-            self.start(layout)
+            self._num_units, self._num_rows = capture.num_units, capture.num_rows
             device = outputs[0].device.type
             autocast = device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
             others = [None if isinstance(x, Tensor) else x for x in arguments]
             is_known = (str(structure_of_arguments), self._guesses(inputs)[0]) in self._compared
             compared = [] if is_known else [x.detach() for x in outputs]
             self._call = _Call(others, structure_of_arguments, places, compared, autocast)
-        seen = ObserveGradient.apply(self, layout, len(outputs), *outputs, *inputs)
+        seen = self.observed(capture, outputs, inputs)
         for place, x in zip(floating, seen, strict=True):
             leaves[place] = x
         return tree_unflatten(leaves, structure)
 
-    def expand_output(self, output: Tensor, layout: UnitLayout) -> Tensor:
+    def expand_output(self, output: Tensor, num_rows: int) -> Tensor:
         if isinstance(self.module, nn.Embedding):
             refuse_flat_ids(self.name, output)
-        return super().expand_output(_expand_rows(output, layout.num_rows), layout)
+        return super().expand_output(_expand_rows(output, num_rows), num_rows)
 
-    def observe(self, inputs: Sequence[Tensor], grads: Sequence[Tensor], layout: UnitLayout) -> None:
-        if layout is not self.layout or self._call is None:
-            return
-        if self._call.grads is not None:
-            raise self._refusal("got its output gradient twice in one capture: call backward once per capture")
-        self._call.inputs, self._call.grads = inputs, [grad.detach() for grad in grads]
+    def observe(self, capture: Capture, inputs: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
+        assert self._call is not None
+        self._call.inputs, self._call.grads = inputs, grads
 
     # -------------------------------------------------------------------------------- norms
-    def finish(self) -> None:
+    def finish(self, capture: Capture) -> tuple[Tensor, Tensor] | None:
         if self._call is None or self._call.grads is None:
-            return
-        self.operand_dtype = wide_dtype(self.trained_parameters[0].dtype)
+            return None
         structure, refusals = str(self._call.structure), []
         for has_rows in self._guesses(self._call.inputs):
             try:
@@ -136,9 +137,10 @@ class FunctionalRule(LayerRule):
                 if not self._call.outputs:  # which would tell whether another guess is right
                     break
             else:
-                if self.layout.num_units > 1:  # a unit alone tells nothing
+                if self._num_units > 1:  # a unit alone tells nothing
                     self._compared.add((structure, has_rows))
-                return
+                assert self._squared is not None
+                return self._squared[0], self._squared[1]
         raise refusals[0]
 
     def _guesses(self, inputs: Sequence[Tensor]) -> list[tuple[bool, ...]]:
@@ -146,8 +148,8 @@ class FunctionalRule(LayerRule):
 
         A mask of attention may have several entries for each row.
         """
-        num_rows = self.layout.num_rows
-        if self.layout.num_units == 1:
+        num_rows = self._num_rows
+        if self._num_units == 1:
             return [tuple(x.dim() > 0 for x in inputs)]
         may_have = [x.dim() > 0 and (len(x) == num_rows or (x.dim() > 2 and len(x) % num_rows == 0)) for x in inputs]
         return list(product(*[(True, False) if may else (False,) for may in may_have]))[:_MAX_GUESSES]
@@ -159,13 +161,13 @@ class FunctionalRule(LayerRule):
             if self._call.outputs:
                 self._compare(outputs, units)
             squared.append(formed_norm(gradients.values()))
-        self.squared_norms = torch.cat(squared, 1)
+        self._squared = torch.cat(squared, 1)
         self.kept = gradients if len(squared) == 1 else {}
 
     def _compare(self, outputs: Sequence[Tensor], units: slice) -> None:
         assert self._call is not None
         for alone, whole in zip(outputs, self._call.outputs, strict=True):
-            expected = whole.unflatten(0, (self.layout.num_units, -1))[units]
+            expected = whole.unflatten(0, (self._num_units, -1))[units]
             if alone.shape != expected.shape or _differs(alone, expected, self._call.autocast[2]):
                 raise self._refusal(
                     "gives another output for a unit alone than beside others: it mixes the rows of a batch, keeps a "
@@ -179,7 +181,7 @@ class FunctionalRule(LayerRule):
         How many units are side by side depends on nothing private.
         """
         size = max(BLOCK_NUMBERS // sum(p.numel() for p in self.trained_parameters), 1)
-        for start in range(0, self.layout.num_units, size):
+        for start in range(0, self._num_units, size):
             units = slice(start, start + size)
             try:
                 outputs, gradients = self._run(units)
@@ -207,14 +209,14 @@ class FunctionalRule(LayerRule):
             buffers = {name: buffer.clone() for name, buffer in self.module.named_buffers()}  # what is written is lost
             parameters = {name: values[key] for name, key in self._keys.items()}
             output = functional_call(self.module, {**buffers, **parameters}, args, kwargs, tie_weights=False)
-            return [_expand_rows(x, self.layout.rows_per_unit) for x in tree_leaves(output) if _is_floating(x)]
+            return [_expand_rows(x, self._num_rows // self._num_units) for x in tree_leaves(output) if _is_floating(x)]
 
         def of_unit(grads: list[Tensor], inputs: list[Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:
             outputs, pull = vjp(lambda own: outputs_of(own, inputs), values)[:2]
             return outputs, pull([grad.to(x.dtype) for grad, x in zip(grads, outputs, strict=True)])[0]
 
         def split(x: Tensor) -> Tensor:
-            return x.unflatten(0, (self.layout.num_units, len(x) // self.layout.num_units))[units]
+            return x.unflatten(0, (self._num_units, len(x) // self._num_units))[units]
 
         inputs = [split(x) if own else x for x, own in zip(call.inputs, self._has_rows, strict=True)]
         in_dims = (0, [0 if own else None for own in self._has_rows])
@@ -231,16 +233,16 @@ class FunctionalRule(LayerRule):
 
     # -------------------------------------------------------------------------------- clipped sum
     def erase(self, units: Tensor) -> None:
-        super().erase(units)
+        self.kept = {key: erase_units(grads, units) for key, grads in self.kept.items()}
         self._erased = units
 
     def add_clipped(self, factors: Tensor, scale: float) -> None:
-        assert self.squared_norms is not None
+        assert self._squared is not None
         if self.kept:
             for key, grads in self.kept.items():
                 add_to_grad(self._owned[key], factors.to(grads.dtype) @ grads, scale)
             return
-        bounds = self.squared_norms.sum(0)
+        bounds = self._squared.sum(0)
         for units, _, gradients in self._of_units():
             squared = formed_norm(gradients.values())[0]
             longer = (bounds[units] / squared).sqrt().clamp(max=1.0).nan_to_num(nan=0.0)  # 0/0

@@ -85,15 +85,16 @@ class HeadLoss:
         self.divisor = divisor
         self.function = function
 
-    def __call__(self, hidden_BTD: Tensor, labels_BT: Tensor) -> Tensor:
+    def __call__(self, hidden_BTD: Tensor, labels_BT: Tensor, num_labels: int | None = None) -> Tensor:
         """Losses of shape [B], in nats.
 
         Args:
             hidden_BTD: What the head is applied to.
             labels_BT: For each position the *next* token, or -100 where there is no loss. A row without labels has
                 loss 0.
+            num_labels: Labels that no row has more of, so that a GPU need not be waited for; None: they are counted.
         """
-        hidden_BND, labels_BN = _labelled(hidden_BTD, labels_BT)
+        hidden_BND, labels_BN = _labelled(hidden_BTD, labels_BT, num_labels)
         logits_BNV = self.head(hidden_BND)
         is_labelled_BN = labels_BN != IGNORE_INDEX
         divisor = is_labelled_BN.sum(1, keepdim=True).clamp(min=1) if self.divisor is None else self.divisor
@@ -160,11 +161,11 @@ def _parts(logits_BNV: Tensor, *of_positions_BN: Tensor) -> Iterator[tuple[Tenso
     return zip(*(x.split(size) for x in flat), strict=True)
 
 
-def _labelled(hidden_BTD: Tensor, labels_BT: Tensor) -> tuple[Tensor, Tensor]:
+def _labelled(hidden_BTD: Tensor, labels_BT: Tensor, num_labels: int | None) -> tuple[Tensor, Tensor]:
     """The labelled positions of every row, side by side: [B, N, D] and [B, N] for the most labels N of a row."""
     is_labelled_BT = labels_BT != IGNORE_INDEX
-    num_positions = max(int(is_labelled_BT.sum(1).max()), 1)
-    if num_positions == labels_BT.shape[1]:
+    num_positions = max(int(is_labelled_BT.sum(1).max()) if num_labels is None else num_labels, 1)
+    if num_positions >= labels_BT.shape[1]:
         return hidden_BTD, labels_BT
     order_BN = (~is_labelled_BT).byte().argsort(dim=1, stable=True)[:, :num_positions]
     index_BND = order_BN.unsqueeze(-1).expand(-1, -1, hidden_BTD.shape[-1])

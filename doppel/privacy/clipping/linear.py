@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from doppel.privacy.clipping.arithmetic import (
-    add_product_to_grad,
-    add_to_grad,
-    centre_operands,
-    cross_inner,
-    formed_norm,
-    gemm_operand,
-    gram_inner,
-    matmul,
-    room_of_gram,
-    scale_units,
-    squared_norm,
-    wide_dtype,
-)
+from doppel.privacy.clipping.arithmetic import add_product_to_grad, bmm_into, cross_inner, gemm_operand
 from doppel.privacy.clipping.embedding import EmbeddingRule
-from doppel.privacy.clipping.rule import LayerRule, UnitLayout
+from doppel.privacy.clipping.observed import ObservedRule
+
+if TYPE_CHECKING:
+    from doppel.privacy.clipping.capture import Capture
+    from doppel.privacy.clipping.groups import LayerInput
 
 #: A layer is narrow if it has at most so many inputs or outputs, and so many times as many of the other.
 _NARROW, _NARROWER = 32, 8
@@ -33,11 +24,11 @@ def is_conv1d(module: nn.Module) -> bool:
     return type(module).__name__ == "Conv1D" and type(module).__module__ == "transformers.pytorch_utils"
 
 
-class LinearRule(LayerRule):
+class LinearRule(ObservedRule):
     """A unit's weight gradient is GᵀA, with inputs A [n, d] and output gradients G [n, p] at its n positions.
 
-    *Ghost norm* (Li et al., 2022): ‖GᵀA‖² = ⟨AAᵀ, GGᵀ⟩, which needs n² numbers instead of d·p. The bias is a
-    weight on a constant input of 1, so both together are ⟨AAᵀ + 1, GGᵀ⟩: the bias costs nothing.
+    *Ghost norm* (Li et al., 2022): ‖GᵀA‖² = ⟨AAᵀ, GGᵀ⟩, which needs n² numbers instead of d·p. Layers that read one
+    input have one AAᵀ, and one copy of it that is scaled by the clip factors.
 
     For 2n² > d·p the per-unit gradient is formed instead (Bu et al., 2023, "mixed" ghost clipping). It then
     takes d·p < √2·n·√(dp) ≤ n·(d + p) numbers, so less memory than A and G, which are freed.
@@ -45,7 +36,8 @@ class LinearRule(LayerRule):
     *Narrow layers*, such as the factors of LoRA, form it always: it takes about as many numbers as A and G, less work
     than the grams, and a vector times the formed gradients gives the clipped sum. What is clipped is then what the norm
     was taken of, so that its room for rounding is that of :func:`.arithmetic.formed_norm` alone. The widths decide,
-    which are public: whoever is beside a unit changes neither the way nor the room.
+    which are public: whoever is beside a unit changes neither the way nor the room. *Biases* have the gradient Σₛgₛ,
+    which is formed as well.
 
     *Tied to an embedding*, the weight has the gradient GᵀA + EᵀD (see :class:`.embedding.EmbeddingRule`), with
     ‖GᵀA + EᵀD‖² = ‖GᵀA‖² + ‖EᵀD‖² + 2⟨GᵀA, EᵀD⟩ and, E being one-hot, ⟨GᵀA, EᵀD⟩ = Σ_{s,t} G[s, id_t] (ADᵀ)_st: only
@@ -61,63 +53,92 @@ class LinearRule(LayerRule):
     def __init__(self, name: str, module: nn.Module) -> None:
         self.is_transposed = is_conv1d(module)
         super().__init__(name, module)
-        self._embedding: EmbeddingRule | None = None
+        self.embedding: EmbeddingRule | None = None
+        low, high = sorted(self.weight.shape)
+        self._is_narrow = low <= _NARROW and high >= _NARROWER * low
+
+    @property
+    def is_always_formed(self) -> bool:
+        """Whether per-unit gradients of the weight are formed, however long the units are."""
+        return self._is_narrow and self.embedding is None
 
     def tie(self, embedding: EmbeddingRule) -> None:
         """Note that the weight is that of ``embedding`` too."""
-        self._embedding = embedding
+        self.embedding = embedding
 
     @classmethod
     def matches(cls, module: nn.Module) -> bool:
         return super().matches(module) or is_conv1d(module)
 
-    def summarise(self, inputs: Tensor, grads: Tensor, layout: UnitLayout) -> tuple[Tensor, dict[str, Tensor]]:
-        G = layout.split(grads, grads.shape[-1])
-        if not self.trains_weight:
-            bias_grads = G.sum(1, dtype=wide_dtype(G.dtype))
-            return squared_norm(bias_grads), {"bias_grads": bias_grads}
-        A = layout.split(inputs, inputs.shape[-1]).to(G.dtype)  # autocast: the GEMM operand, not its float32 source
-        (n, d), p = A.shape[1:], G.shape[2]
-        A, G = gemm_operand(A), gemm_operand(G)
-        is_narrow = min(d, p) <= _NARROW and max(d, p) >= _NARROWER * min(d, p)
-        if (is_narrow or 2 * n * n > d * p) and self._embedding is None:
-            return self._form_gradients(A, G, is_narrow)
-        return gram_inner(A, G, offset=1.0 if self.trains_bias else 0.0), {"inputs": A, "grads": G}
-
-    def _form_gradients(self, A: Tensor, G: Tensor, is_narrow: bool) -> tuple[Tensor, dict[str, Tensor]]:
-        left, right = (A, G) if self.is_transposed else (G, A)
-        kept = {"weight_grads": matmul(left.transpose(1, 2), right)}
-        if self.trains_bias:
-            kept["bias_grads"] = G.sum(1, dtype=wide_dtype(G.dtype))
-        if is_narrow:
-            return formed_norm(kept.values()), kept
-        squared = sum(squared_norm(gradient)[0] for gradient in kept.values())
-        # as much room as the ghost norm has: which way is taken depends on the longest unit beside this one
-        room = room_of_gram(A, G, offset=1.0 if self.trains_bias else 0.0)
-        return torch.stack([cast(Tensor, squared), room]), kept
-
-    def cross_term(self) -> Tensor | None:
-        if self._embedding is None or self._embedding.squared_norms is None or self.squared_norms is None:
-            return None
-        ids, D = self._embedding.kept["ids"], self._embedding.kept["grads"]
-        A, G = self.kept["inputs"], self.kept["grads"]
-        G_at_ids = G.gather(2, ids.unsqueeze(1).expand(-1, G.shape[1], -1))
-        return 2.0 * cross_inner(G_at_ids, A.to(D.dtype), D)
-
-    def add_clipped(self, factors: Tensor, scale: float) -> None:
-        self.add_formed(factors, scale)
-        if "grads" not in self.kept:
-            return
-        A, G = self.kept["inputs"], self.kept["grads"]
-        if self.trains_bias and self.bias is not None:
-            wide = wide_dtype(G.dtype)
-            per_position = factors.to(wide).repeat_interleave(G.shape[1])
-            add_to_grad(self.bias, torch.mv(G.flatten(0, 1).to(wide).t(), per_position), scale)
-        if G.dtype is torch.float16:
-            A, G, scale = centre_operands(A, G, factors, scale, self.bound)
-        elif A.shape[2] <= G.shape[2]:
-            A = scale_units(A, factors)
+    # -------------------------------------------------------------------------------- forward and backward
+    def compute(self, ctx: Any, x: Tensor) -> Tensor:
+        device, dtype, ctx.shared = x.device.type, None, None
+        if torch.is_autocast_enabled(device) and x.dtype is not torch.float64:
+            dtype = torch.get_autocast_dtype(device)
+        if dtype is not None or not self.is_always_formed:
+            x, ctx.shared = ctx.capture.read(x, dtype or x.dtype)
+        x = x.contiguous()  # so that the same as [rows · n, d] is no copy
+        held = ctx.capture.weights.of(dtype)
+        weight, transposed = held[id(self.weight)]
+        to_output, to_input = (weight, transposed) if self.is_transposed else (transposed, weight)
+        flat = x.flatten(0, -2) if x.dim() > 2 else x
+        ctx.save_for_backward(x, flat, to_input)
+        if self.bias is None:
+            output = torch.mm(flat, to_output)
         else:
-            G = scale_units(G, factors)
+            output = torch.addmm(held[id(self.bias)][0], flat, to_output)
+        return output.view(*x.shape[:-1], output.shape[1]) if x.dim() > 2 else output
+
+    def pull(self, ctx: Any, capture: Capture | None, grads: Tensor, needs_input: bool) -> Tensor | None:
+        x, flat, to_input = ctx.saved_tensors
+        flat_grads = grads.flatten(0, -2) if grads.dim() > 2 else grads
+        if capture is not None:
+            self._observe(capture, ctx.shared, (x, flat), (capture.split(grads), flat_grads))
+        if not needs_input:
+            return None
+        found = torch.mm(flat_grads, to_input)
+        return found.view(x.shape) if x.dim() > 2 else found
+
+    def _observe(
+        self, capture: Capture, shared: LayerInput | None, inputs: tuple[Tensor, Tensor], grads: tuple[Tensor, Tensor]
+    ) -> None:
+        """Take A and G, as [U, n, …] and as [U·n, …]."""
+        if self.trains_bias:
+            assert self.bias is not None
+            place = capture.place(self.bias, grads[0])
+            torch.sum(grads[0], 1, dtype=place.dtype, out=place)
+        if not self.trains_weight:
+            return
+        (n, p), d = grads[0].shape[1:], inputs[0].shape[-1]
+        is_kept = self.embedding is not None or not (self._is_narrow or 2 * n * n > d * p)
+        G, flat_G = _operands(*grads)
+        if is_kept:
+            assert shared is not None
+            if shared.A is None:
+                shared.A, shared.flat_A = _operands(capture.split(inputs[0]), inputs[1])
+            capture.keep(self, shared, G, flat_G)
+            return
+        A = gemm_operand(capture.split(inputs[0]))
         left, right = (A, G) if self.is_transposed else (G, A)
-        add_product_to_grad(self.weight, left.flatten(0, 1).t(), right.flatten(0, 1), scale)
+        bmm_into(left.mT, right, capture.place(self.weight, G, has_room=self._is_narrow))
+        if not self._is_narrow:
+            capture.reach(A, G)
+
+    # -------------------------------------------------------------------------------- norm and clipped sum
+    def cross_term(self, A: Tensor, G: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return half of what a tied weight adds to the squared norms of its two modules, and its room."""
+        if self.embedding is None or not self.embedding.kept:
+            return None
+        ids, D = self.embedding.kept["ids"], self.embedding.kept["grads"]
+        return cross_inner(G.gather(2, ids.unsqueeze(1).expand(-1, G.shape[1], -1)), A.to(D.dtype), D)
+
+    def add_product(self, left: Tensor, right: Tensor, scale: float) -> None:
+        """Add ``scale · GᵀA`` to the weight's ``grad``, for G [U·n, p] and A [U·n, d]: one GEMM."""
+        left, right = (right, left) if self.is_transposed else (left, right)
+        add_product_to_grad(self.weight, left.t(), right, scale)
+
+
+def _operands(x: Tensor, flat: Tensor) -> tuple[Tensor, Tensor]:
+    """[U, n, f] and the same as [U·n, f], as they are multiplied."""
+    wide = gemm_operand(x)
+    return (x, flat) if wide is x else (wide, wide.flatten(0, 1))

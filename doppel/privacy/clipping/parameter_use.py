@@ -53,16 +53,19 @@ class ParameterUseAudit(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        results = [value for value in tree_leaves(result) if isinstance(value, Tensor)]
-        if torch.is_grad_enabled() and results and _name(func) not in _HARMLESS:
-            made = set()
-            for value in tree_leaves((args, kwargs or {})):
-                if isinstance(value, Tensor):
-                    made |= self._uses_of(func, value)
-            if made:
-                for value in results:
-                    self._made[value] = self._made.get(value, frozenset()) | made
+        if torch.is_grad_enabled() and _name(func) not in _HARMLESS:
+            self.follow(func, (args, kwargs or {}), result)
         return result
+
+    def follow(self, func: Callable[..., Any], arguments: Any, result: Any) -> None:
+        """Note that ``func`` makes ``result`` of ``arguments``; refuse it if these are not for it to use."""
+        results = [value for value in tree_leaves(result) if isinstance(value, Tensor)]
+        made = set()
+        for value in tree_leaves(arguments) if results else ():
+            if isinstance(value, Tensor):
+                made |= self._uses_of(func, value)
+        for value in results if made else ():
+            self._made[value] = self._made.get(value, frozenset()) | made
 
     def pass_on(self, module: nn.Module, output: Any, seen: Any) -> None:
         """Note that the output of ``module`` goes on as ``seen``, whose gradient is observed."""

@@ -16,8 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from doppel.privacy.clipping import PerSampleClipper
-from doppel.privacy.clipping.arithmetic import cross_inner, gram_inner, room_of_gram, same_id_inner
+from doppel.privacy.clipping.arithmetic import cross_inner, same_id_inner
 from doppel.privacy.clipping.head import HeadLoss
+from tests.layer_norms import by_grams, room_of_formed_rows
 
 BOUND = 0.1
 Attack = tuple[nn.Module, Callable[[nn.Module], Tensor]]
@@ -57,9 +58,8 @@ def test_the_room_for_rounding_does_not_tell_who_is_beside_a_row() -> None:
 
     A_, G_, D_ = padded(A, 1), padded(G, 1), padded(D, 1)
     for alone, beside in (
-        (gram_inner(A, G), gram_inner(A_, G_)),
-        (gram_inner(A, G, 1.0), gram_inner(A_, G_, 1.0)),
-        (gram_inner(A, G, 1.0), torch.stack([torch.zeros(2), room_of_gram(A_, G_, 1.0)])),  # the way of long rows
+        (by_grams(A, G), by_grams(A_, G_)),
+        (by_grams(A, G), torch.stack([torch.zeros(2), room_of_formed_rows(A_, G_)])),  # the way of long rows
         (cross_inner(at_ids, A, D), cross_inner(padded(at_ids, 1, 2), A_, D_)),
         (same_id_inner(D, ids), same_id_inner(D_, padded(ids, 1))),
     ):

@@ -12,9 +12,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from doppel.privacy.clipping.arithmetic import centre_operands, room_of_gram
+from doppel.privacy.clipping.arithmetic import centre_operands
 from doppel.privacy.clipping.embedding import EmbeddingRule
+from doppel.privacy.clipping.groups import add_products
 from doppel.privacy.clipping.linear import LinearRule
+from tests.layer_norms import read_by, room_of_formed_rows
 
 UNITS, POSITIONS, OUTPUTS, WIDTH = 6, 2, 3, 8
 HALVES = pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
@@ -39,8 +41,7 @@ def operands(half: torch.dtype) -> tuple[Tensor, Tensor]:
 def of_linear(A: Tensor, G: Tensor, factors: Tensor, bound: float = 0.25, loss_scale: float = 64.0) -> Tensor:
     layer = nn.Linear(A.shape[2], G.shape[2], bias=False)
     rule = LinearRule("layer", layer)
-    rule.bound, rule.kept = bound, {"inputs": A, "grads": G}
-    rule.add_clipped(factors, 1.0 / loss_scale)
+    add_products([read_by(rule, A, G)], factors, 1.0 / loss_scale, bound, None, lambda weight: None)
     assert layer.weight.grad is not None
     return layer.weight.grad
 
@@ -87,7 +88,9 @@ def test_no_operand_leaves_float16_whatever_the_unit() -> None:
     A, G = ((1 + torch.rand(400, 3, 5, generator=generator)) * 2.0 ** exponents[i] for i in range(2))
     A, G = A.clamp(max=65504.0).half(), G.clamp(max=65504.0).half()
     for bound in (2.0**-20, 1.0, 2.0**10):
-        factors = (bound / room_of_gram(A, G).sqrt()).clamp(max=1.0)  # of gradients that cancel to nothing else
+        factors = (bound / room_of_formed_rows(A, G).float().sqrt()).clamp(
+            max=1.0
+        )  # of gradients that cancel to nothing else
         for product in centre_operands(A, G, factors, 1.0, bound)[:2]:
             assert product.isfinite().all()
 

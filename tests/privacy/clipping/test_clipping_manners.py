@@ -78,8 +78,9 @@ def test_everything_is_freed_after_accumulate(
     if is_checkpointed:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     clipper = PerSampleClipper(model, 1.0)
-    for parameter in model.parameters():
-        parameter.grad = torch.zeros_like(parameter)
+    with clipper.capture(4):  # leaves views of the weights, small public numbers and a counter
+        losses(model, batch).sum().backward()
+    clipper.accumulate()
     assert not new_tensors()
     with clipper.capture(4):
         losses(model, batch).sum().backward()
@@ -93,11 +94,12 @@ def test_everything_is_freed_after_accumulate(
 def test_everything_is_freed_after_a_capture_that_fails(new_tensors: Callable[[], list[Tensor]]) -> None:
     model, batch = build("gpt2-tied"), make_batch(4)
     clipper = PerSampleClipper(model, 1.0)
-    assert not new_tensors()
-    with contextlib.suppress(KeyError), clipper.capture(4):
-        head_losses()(model, batch).sum().backward()
-        raise KeyError
-    assert not new_tensors()
+    for is_first in (True, False):
+        with contextlib.suppress(KeyError), clipper.capture(4):
+            head_losses()(model, batch).sum().backward()
+            raise KeyError
+        assert is_first or not new_tensors()
+        new_tensors()
     assert all(parameter.grad is None for parameter in model.parameters())
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from clipping_reference import clipped
+from clipping_reference import assert_equal_to_naive, clipped, toy_losses
 from peft import PromptEncoderConfig, PromptTuningConfig, get_peft_model
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -81,13 +81,18 @@ def test_input_changed_in_place_is_refused(x: Tensor) -> None:
 
 
 @pytest.mark.parametrize("position", [1, 3])
-def test_output_changed_in_place_is_refused(position: int) -> None:
-    """Autograd would rebuild the graph without the place where the gradient is observed."""
-    layers = [nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 2)]
+@pytest.mark.parametrize("first", [nn.Linear(4, 5), nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5))])
+def test_output_changed_in_place_is_refused_or_exact(position: int, first: nn.Module) -> None:
+    """An output that is a view could not be observed; after others the change is an operation like any."""
+    layers = [first, nn.Tanh(), nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 2)]
     layers[position] = nn.ReLU(inplace=True)
-    batch = {"x": torch.randn(4, 3, 4)}
-    with pytest.raises(UnsupportedLayerError, match="inplace=False"):
-        clipped(nn.Sequential(*layers), batch, 1.0, losses=lambda model, batch: model(batch["x"]).sum((1, 2)))
+    model = nn.Sequential(*layers).double()
+    for x in (torch.randn(4, 3, 4).double(), torch.randn(4, 4).double()):
+        if x.dim() == 2 or (position == 1 and isinstance(first, nn.Sequential)):
+            assert_equal_to_naive(model, {"x": x}, losses=toy_losses)
+            continue
+        with pytest.raises(UnsupportedLayerError, match="inplace=False"):
+            clipped(model, {"x": x}, 1.0, losses=toy_losses)
 
 
 def test_rows_not_first_is_refused(x: Tensor) -> None:

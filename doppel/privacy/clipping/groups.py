@@ -1,0 +1,255 @@
+"""Layers of one shape side by side: their norms, weighted sums and additions are one operation each for all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from doppel.privacy.clipping.arithmetic import (
+    bmm_into,
+    centre_operands,
+    gradient_of,
+    lengths,
+    rounding_of_products,
+    squares_of,
+    wide_dtype,
+)
+
+if TYPE_CHECKING:
+    from doppel.privacy.clipping.linear import LinearRule
+
+#: Bytes of a part that is allocated at once, on a CPU (see :mod:`doppel.allocator`) and on a GPU.
+BUDGET_CPU, BUDGET = 28 * 2**20, 2**28
+#: Bytes of matrices that are allocated together whatever their number; others come in eight parts, as activations go.
+SMALL_CPU, SMALL = 2**20, 2**26
+
+
+def part_size(bytes_of_one: int, num: int, is_cuda: bool) -> int:
+    """Return how many of ``num`` layers lie side by side."""
+    return max(1, min(num, (BUDGET if is_cuda else BUDGET_CPU) // max(bytes_of_one, 1)))
+
+
+class Constants:
+    """Small tensors of public numbers, made once: a copy to a GPU would wait, and cannot be part of a CUDA graph."""
+
+    def __init__(self) -> None:
+        self._made: dict[object, Tensor] = {}
+
+    def of(self, values: tuple[float, ...], device: torch.device) -> Tensor:
+        """Return the numbers as a tensor."""
+        if (values, device) not in self._made:
+            self._made[values, device] = torch.tensor(values, device=device)
+        return self._made[values, device]
+
+
+@dataclass(eq=False)
+class LayerInput:
+    """An input A that one layer after another reads: it has one Gram matrix, and one copy times the clip factors.
+
+    Attributes:
+        A: [U, n, d], once the first of them has its output gradient.
+        flat_A: The same, [U·n, d].
+        readers: Layers whose weight's gradient is GᵀA, with G [U, n, p], and the same as [U·n, p].
+        place: Of the Gram matrix: which part, and where in it.
+    """
+
+    A: Tensor | None = None
+    flat_A: Tensor | None = None
+    readers: list[tuple[LinearRule, Tensor, Tensor]] = field(default_factory=list)
+    place: tuple[int, int] | None = None
+
+
+class FormedGradients:
+    """Units' gradients of parameters of one shape, [L, U, P], in parts of a budget.
+
+    What is clipped is what the norm was taken of: its room for rounding is that of :func:`.arithmetic.formed_norm`.
+
+    Args:
+        shape: Of each parameter.
+        num: How many there may be.
+        num_units: Units U.
+        dtype: Float32, or float64.
+        has_room: False where the room comes of :meth:`Grams.add_reach`.
+    """
+
+    def __init__(self, shape: torch.Size, num: int, num_units: int, dtype: torch.dtype, has_room: bool) -> None:
+        self.parameters: list[nn.Parameter] = []
+        self.dtype, self.has_room = dtype, has_room
+        self._shape, self._num, self._num_units = shape, num, num_units
+        self._parts: list[Tensor] = []
+        self._free: list[Tensor] = []
+
+    def place(self, parameter: nn.Parameter, like: Tensor) -> Tensor:
+        """Return where the units' gradients of a parameter are written to, [U, \\*shape]."""
+        if not self._free:
+            bytes_of_one = self._num_units * math.prod(self._shape) * self.dtype.itemsize
+            is_small = len(self._shape) < 2 or bytes_of_one * self._num <= (SMALL if like.is_cuda else SMALL_CPU)
+            num = self._num if is_small else math.ceil(self._num / 8)
+            size = part_size(bytes_of_one, min(num, self._num - len(self.parameters)), like.is_cuda)
+            part = torch.empty((size, self._num_units, *self._shape), dtype=self.dtype, device=like.device)
+            self._parts.append(part)
+            self._free = list(part.unbind(0))[::-1]
+        self.parameters.append(parameter)
+        return self._free.pop()
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the gradients that are there."""
+        return len(self.parameters) * self._num_units * math.prod(self._shape) * self.dtype.itemsize
+
+    def squares(self) -> Tensor:
+        """Return the squared norms, [U], summed over parameters in float64."""
+        if self._free:
+            self._parts[-1] = self._parts[-1][: len(self._parts[-1]) - len(self._free)]
+            self._free = []
+        self._parts = [part.view(*part.shape[:2], -1) if part.dim() != 3 else part for part in self._parts]
+        squares = [squares_of(part) for part in self._parts]
+        return squares[0] if len(squares) == 1 else torch.stack(squares).sum(0)
+
+    def erase(self, units: Tensor) -> None:
+        """Make the ``units`` marked true exactly zero."""
+        for part in self._parts:
+            part.masked_fill_(units[:, None], 0.0)
+
+    def add(self, weights: Tensor) -> None:
+        """Add Σᵢ weightsᵢ gᵢ to each ``grad``."""
+        start = 0
+        for part in self._parts:
+            grads = [gradient_of(p) for p in self.parameters[start : start + len(part)]]
+            start += len(part)
+            sums = torch.bmm(weights.to(self.dtype).expand(len(part), 1, -1), part).view(len(part), *self._shape)
+            torch._foreach_add_(grads, list(sums.unbind(0)))
+        self._parts = []
+
+
+class Grams:
+    """Gram matrices of layers with n positions a unit, [L, U, n, n], in parts of a budget.
+
+    ‖GᵀA‖² = ⟨AAᵀ, GGᵀ⟩. An input that several layers read has one. A full part becomes squared norms at once, and its
+    memory is that of the next; what is kept of each layer is how far its positions reach, [U, n].
+
+    Args:
+        n: Positions of a unit.
+        num: How many layers there may be.
+        num_units: Units U.
+        like: An operand.
+        constants: Index tensors of earlier captures.
+    """
+
+    def __init__(self, n: int, num: int, num_units: int, like: Tensor, constants: Constants) -> None:
+        wide = wide_dtype(like.dtype)
+        bytes_of_one = 2 * num_units * n * n * wide.itemsize
+        self._shape = (part_size(bytes_of_one, num, like.is_cuda), num_units, n, n)
+        self._wide, self._constants = wide, constants
+        self._buffers: list[tuple[Tensor, ...]] = []  # of A and G: the whole, and a view of each
+        self._index: list[int] = []
+        self._serial = self._num_inputs = 0
+        self._rounding: list[float] = []
+        self._reaches: list[Tensor] = []
+        self._squares: list[Tensor] = []
+
+    def add(self, shared: LayerInput, G: Tensor) -> None:
+        """Form the Gram matrices of a layer, [U, n, d] and [U, n, p]."""
+        A = shared.A
+        assert A is not None
+        if not self._buffers:
+            made = [torch.empty(self._shape, dtype=self._wide, device=A.device) for _ in range(2)]
+            self._buffers = [(x, *x.unbind(0)) for x in made]
+        if len(self._index) == self._shape[0]:
+            self._end_part()
+        if shared.place is None or shared.place[0] != self._serial:
+            shared.place = self._serial, self._num_inputs
+            self._num_inputs += 1
+            bmm_into(A, A.mT, self._buffers[0][1 + shared.place[1]])
+        self._index.append(shared.place[1])
+        bmm_into(G, G.mT, self._buffers[1][len(self._index)])
+        self._rounding.append(rounding_of_products(A.shape[2] + G.shape[2], G.dtype))
+
+    def add_reach(self, A: Tensor, G: Tensor) -> None:
+        """Leave as much room as for a norm by Gram matrices, which of the two is taken depends on the longest unit."""
+        if self._index:
+            self._end_part()  # reaches stand in the order of their terms
+        length = [torch.linalg.vector_norm(x, dim=2, dtype=self._wide) for x in (A, G)]
+        self._reaches.append(length[0].mul_(length[1]).unsqueeze(0))
+        self._rounding.append(rounding_of_products(A.shape[2] + G.shape[2], G.dtype))
+
+    def _end_part(self) -> None:
+        """Inner products by rows and then over them, as :func:`.arithmetic.rounding` has it."""
+        counts = self._num_inputs, len(self._index)
+        AA, GG = (x[0] if n == self._shape[0] else x[0][:n] for x, n in zip(self._buffers, counts, strict=True))
+        length = lengths(AA)
+        if self._num_inputs < len(self._index):
+            index = self._constants.of(tuple(self._index), AA.device)
+            AA, length = AA.index_select(0, index), length.index_select(0, index)
+        self._reaches.append(length.mul_(lengths(GG)))
+        self._squares.append(GG.mul_(AA).sum(3).sum((0, 2), dtype=torch.float64))
+        self._serial, self._num_inputs, self._index = self._serial + 1, 0, []
+
+    def norms(self) -> tuple[Tensor, Tensor]:
+        """Return squared norms, [U], and what rounding may hide of them and of formed gradients, [U], in float64."""
+        if self._index:
+            self._end_part()
+        self._buffers = []
+        reach = self._reaches[0] if len(self._reaches) == 1 else torch.cat(self._reaches)
+        share = torch.count_nonzero(reach, dim=2) * (3 * torch.finfo(self._wide).eps)
+        share = share + self._constants.of(tuple(self._rounding), reach.device).unsqueeze(1)
+        room = reach.sum(2).square_().mul_(share).sum(0, dtype=torch.float64)
+        return sum(self._squares[1:], self._squares[0]) if self._squares else torch.zeros_like(room), room
+
+
+def add_products(
+    inputs: list[LayerInput],
+    factors: Tensor,
+    scale: float,
+    bound: float,
+    erased: Tensor | None,
+    added: Callable[[nn.Parameter], None],
+) -> None:
+    """Add ``scale · Σᵢ factorsᵢ GᵢᵀAᵢ`` to weights' gradients: one GEMM over units and positions for each weight.
+
+    Scaled inputs are rounded once where they are of half precision.
+
+    Args:
+        inputs: In the order of the backward pass: the first is beside the gradient of the logits. It is emptied, and
+            memory freed on the way.
+        factors: Clip factors [U], zero where a unit is erased.
+        scale: Takes the loss scale out.
+        bound: The clipping norm, rounded up to a power of two (1 if it is infinite): float16 holds what is clipped in
+            parts of it.
+        erased: Units, marked true, that contribute exactly zero, even where they hold inf or nan: 0 · nan is nan. None:
+            there are none.
+        added: Called with each weight.
+    """
+    lengths_of = {x.A.shape[1]: x.A for x in inputs if x.A is not None}
+    of_positions = {n: _of_positions(factors, erased, like) for n, like in lengths_of.items()}
+    inputs.reverse()
+    while inputs:
+        assert inputs[-1].A is not None
+        size = part_size(inputs[-1].A.nbytes, len(inputs), inputs[-1].A.is_cuda)
+        part = [inputs.pop() for _ in range(size)]
+        weights = [of_positions[x.A.shape[1]] for x in part]  # type: ignore[union-attr]
+        scaled = list(torch._foreach_mul([x.flat_A for x in part], [own for own, _ in weights]))  # type: ignore[misc]
+        for x, (_, is_erased) in zip(part, weights, strict=True):
+            A, x.flat_A, own_scale = scaled.pop(0).to(x.A.dtype), None, scale  # type: ignore[union-attr]
+            A = A if is_erased is None else A.masked_fill_(is_erased, 0)
+            while x.readers:
+                rule, G, flat = x.readers.pop(0)
+                flat = flat if is_erased is None else flat.masked_fill(is_erased, 0)
+                if flat.dtype is torch.float16:
+                    clean = x.A if erased is None else x.A.masked_fill(erased[:, None, None], 0)  # type: ignore[union-attr]
+                    A, flat, own_scale = centre_operands(clean, flat.view_as(G), factors, scale, bound)  # type: ignore[arg-type]
+                del G
+                rule.add_product(flat, A, own_scale)
+                added(rule.weight)
+
+
+def _of_positions(factors: Tensor, erased: Tensor | None, like: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Factors, and which are erased, of each unit's n positions, [U·n, 1]."""
+    n, wide = like.shape[1], factors.to(wide_dtype(like.dtype))
+    both = [None if x is None else x.unsqueeze(1).expand(-1, n).reshape(-1, 1) for x in (wide, erased)]
+    return both[0], both[1]  # type: ignore[return-value]
