@@ -210,7 +210,7 @@ class CausalLM(LogicalBatchModule):
             if self.head_loss is None:
                 logits_BTV = self.model(input_ids=ids_BT, use_cache=False).logits
             else:
-                return self.head_loss(self.trunk(ids_BT), labels_BT, getattr(batch, "num_labels", None))
+                return self.head_loss(self.trunk(ids_BT), labels_BT, batch.num_labels)
         nll_BT = F.cross_entropy(
             logits_BTV.flatten(0, 1).float(), labels_BT.flatten(), ignore_index=IGNORE_INDEX, reduction="none"
         ).view_as(labels_BT)
