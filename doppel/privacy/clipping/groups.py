@@ -23,8 +23,8 @@ from doppel.privacy.clipping.arithmetic import (
 if TYPE_CHECKING:
     from doppel.privacy.clipping.linear import LinearRule
 
-#: Bytes of a part that is allocated at once, on a CPU (see :mod:`doppel.allocator`) and on a GPU.
-BUDGET_CPU, BUDGET = 28 * 2**20, 2**28
+#: Bytes of a tensor that holds a part, on a CPU (see :mod:`doppel.allocator`) and on a GPU.
+BUDGET_CPU, BUDGET = 28 * 2**20, 2**27
 #: Bytes of matrices that are allocated together whatever their number; others come in eight parts, as activations go.
 SMALL_CPU, SMALL = 2**20, 2**26
 
@@ -143,7 +143,7 @@ class Grams:
 
     def __init__(self, n: int, num: int, num_units: int, like: Tensor, constants: Constants) -> None:
         wide = wide_dtype(like.dtype)
-        bytes_of_one = 2 * num_units * n * n * wide.itemsize
+        bytes_of_one = num_units * n * n * wide.itemsize
         self._shape = (part_size(bytes_of_one, num, like.is_cuda), num_units, n, n)
         self._wide, self._constants = wide, constants
         self._buffers: list[tuple[Tensor, ...]] = []  # of A and G: the whole, and a view of each

@@ -37,7 +37,7 @@ def as_on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("size", "rank"), COUNTED)
 def test_a_private_micro_batch_dispatches_about_as_much_as_an_ordinary_one(size: str, rank: int) -> None:
-    """Rows do not count: two take as many operations as 32."""
+    """Of two rows; 32 take little more, in parts of a budget (``python -m benchmarks.clipping --operations``)."""
     ordinary, private = compared(Setting(size, 2, 64, adapters=rank))
     assert private.total <= 1.15 * ordinary.total
     own = [sum(count[READ] for count in found.counts.values()) for found in (ordinary, private)]
