@@ -22,7 +22,7 @@ from datamodules.reading.files import expand_path
 from datamodules.text_format import MAX_LENGTH, Linearisation, TextFormat
 from doppel.errors import UserError
 from doppel.grammar.slot_table import SHIPPED
-from doppel.models.activations import attention_for, checkpoint_activations
+from doppel.models.activations import attention_for, checkpoint_activations, leave_padding_alone, whole_rows
 from doppel.models.adapters import LoraArguments, check_same_adapters
 from doppel.models.footprint import Micro, footprint, half_of
 from doppel.models.frozen_base import Dtype, FrozenBase
@@ -155,6 +155,7 @@ class CausalLM(LogicalBatchModule):
         # The loss of hidden states; None for a model that does more with its logits than apply its head.
         self.loss_divisor = loss_divisor
         self.head_loss = head_loss(self.model, loss_divisor)
+        leave_padding_alone(self.model)
         if activation_checkpointing:
             checkpoint_activations(self.model, length)
         self.optimizer, self.lr_scheduler = optimizer, lr_scheduler
@@ -206,7 +207,7 @@ class CausalLM(LogicalBatchModule):
         ids_BT, labels_BT = batch.input_ids[:, :-1], batch.labels[:, 1:]
         if not ids_BT.shape[1]:  # a row of one token has no loss
             ids_BT, labels_BT = batch.input_ids, F.pad(labels_BT, (0, 1), value=IGNORE_INDEX)
-        with attention_for(self.device, self.text_format.max_length):
+        with attention_for(self.device, self.text_format.max_length), whole_rows():
             if self.head_loss is None:
                 logits_BTV = self.model(input_ids=ids_BT, use_cache=False).logits
             else:

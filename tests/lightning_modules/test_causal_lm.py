@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from lightning.pytorch import Trainer
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from datamodules.batches.batch import IGNORE_INDEX, MicroBatch
 from datamodules.dialogue_data_module import DialogueDataModule
@@ -190,3 +193,28 @@ def test_the_test_command_tells_the_loss_of_a_token(tiny_model: str, corpus: str
     trainer = Trainer(accelerator="cpu", logger=False, default_root_dir=tmp_path, enable_progress_bar=False)
     (logged,) = trainer.test(model, data, verbose=False)
     assert logged["test/loss"] > 0
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_loss_asks_for_no_number_of_a_batch(family: str, tiny_model: str, tmp_path: Path) -> None:
+    """A GPU would be waited for; and transformers would warn of padding by the ids of a private batch."""
+    folder = Path(tiny_model)
+    if family == "llama":
+        folder = tmp_path / "llama"
+        shutil.copytree(tiny_model, folder)
+        sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+        vocabulary = len(AutoTokenizer.from_pretrained(tiny_model))
+        config = LlamaConfig(vocab_size=vocabulary, bos_token_id=0, eos_token_id=1, pad_token_id=2, **sizes)
+        LlamaForCausalLM(config).save_pretrained(folder)
+    model = UtteranceLM(base_model=str(folder))
+    ids = torch.full((3, 9), 2)
+    asked = []
+
+    class Asked(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            asked.append(func is torch.ops.aten._local_scalar_dense.default)
+            return func(*args, **(kwargs or {}))
+
+    with Asked():
+        model.losses(MicroBatch(ids, ids, 3, num_labels=8)).sum().backward()
+    assert len(asked) > 20 and not any(asked)
