@@ -1,11 +1,12 @@
-"""A whole training step of a large model on the CPU, now and as another commit has it, in turns.
+"""A whole training step of a large model, now and as another commit has it, in turns.
 
-    python -m benchmarks.step BASE --public FILE [--before COMMIT] [--batch-size 512] [--turns 3] [--out TABLE.md]
+    python -m benchmarks.step BASE --public FILE [--before COMMIT] [--device cuda] [--batch-size 512] [--turns 3]
 
 BASE is the folder of a base model, FILE holds public texts (a table with a column ``utterance``). Each way of training
 is a process of its own, at rest while another one takes its step: the private step, the ordinary one, and with
 ``--before`` both as they are in that commit. A step is Lightning's own: batch, forward, backward, clipping, noise,
-AdamW, ledger. Times are CPU seconds, so that other work on the machine counts less.
+AdamW, ledger. Times are CPU seconds, so that other work on the machine counts less; on a GPU seconds, there also of
+steps without CUDA graphs (*eager*), and the peak is that of the GPU's tensors.
 
 *GFLOP/s* are the operations that a step cannot do without over its CPU seconds: for each token, without padding, 4 for
 each frozen weight of a block (forward, gradient of the input), 6 for each trained one, and 4 for each weight of the
@@ -28,9 +29,15 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
+
 ROOT = Path(__file__).resolve().parents[1]
 #: Keys of a worker's line, in seconds, GFLOP, and GB of resident memory at most so far.
 _SECONDS, _WORK, _PEAK = "seconds", "gflop", "peak_gb"
+#: End of the name of a way that takes no CUDA graphs.
+_EAGER = ", eager"
+#: Steps before those that count, in which graphs are recorded.
+_WARM_UP = {"cpu": 1, "cuda": 6}
 
 
 # ------------------------------------------------------------------------------------------------ a way of training
@@ -53,7 +60,9 @@ def train(args: argparse.Namespace) -> None:
         keep_freed_memory()
     seed_everything(1)
     adapters = LoraArguments(rank=args.rank, alpha=2.0 * args.rank)
-    model = UtteranceLM(base_model=args.base, lora=adapters, max_length=128)
+    eager = {"cuda_graphs": "off"} if args.way.endswith(_EAGER) else {}
+    is_private = args.way.startswith("private")
+    model = UtteranceLM(base_model=args.base, lora=adapters, max_length=128, **eager)
     work = _work_of(model)
 
     class Turns(Callback):
@@ -62,11 +71,12 @@ def train(args: argparse.Namespace) -> None:
         def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
             if not sys.stdin.readline():
                 os._exit(0)
-            self.start = time.process_time()
+            self.start = _now(args.device)
 
         def on_train_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
-            seconds = time.process_time() - self.start
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+            seconds, peak = _now(args.device) - self.start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+            if args.device == "cuda":
+                peak = torch.cuda.max_memory_allocated() / 2**30
             line = {_SECONDS: seconds, _WORK: work(batch) / 1e9, _PEAK: peak}
             sys.stdout.write(f"step {json.dumps(line)}\n")
             sys.stdout.flush()
@@ -77,14 +87,15 @@ def train(args: argparse.Namespace) -> None:
             args.public,
             unit="utterance",
             batch_size=args.batch_size,
-            sampling="poisson" if args.way == "private" else "shuffle",
+            sampling="poisson" if is_private else "shuffle",
             max_tokens_per_micro_batch=args.tokens,
         )
         Trainer(
-            accelerator="cpu",
+            accelerator="gpu" if args.device == "cuda" else "cpu",
+            devices=1,
             precision=args.precision,
             max_epochs=50,
-            callbacks=[*([DifferentialPrivacy(privacy)] if args.way == "private" else []), Turns()],
+            callbacks=[*([DifferentialPrivacy(privacy)] if is_private else []), Turns()],
             logger=False,
             enable_checkpointing=False,
             enable_progress_bar=False,
@@ -92,6 +103,14 @@ def train(args: argparse.Namespace) -> None:
             default_root_dir=folder,
             use_distributed_sampler=False,
         ).fit(model, data)
+
+
+def _now(device: str) -> float:
+    """Seconds of the process on a CPU; on a GPU of the clock, when all is done."""
+    if device == "cpu":
+        return time.process_time()
+    torch.cuda.synchronize()
+    return time.perf_counter()
 
 
 def _work_of(model: Any) -> Any:
@@ -120,7 +139,7 @@ class Worker:
 
     def __init__(self, way: str, code: Path, args: argparse.Namespace) -> None:
         words = [sys.executable, str(Path(__file__).resolve()), args.base, "--way", way, "--public", args.public]
-        for name in ("batch_size", "tokens", "rank", "precision"):
+        for name in ("batch_size", "tokens", "rank", "precision", "device"):
             words += [f"--{name.replace('_', '-')}", str(getattr(args, name))]
         environment = {**os.environ, "PYTHONPATH": str(code), "PYTHONWARNINGS": "ignore"}
         self._said = tempfile.TemporaryFile("w+")  # noqa: SIM115 (as long as the process)
@@ -163,8 +182,9 @@ def checked_out(commit: str) -> Iterator[Path]:
 
 
 def measure(args: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
-    """What each way's steps took, in turns after one that warms up."""
+    """What each way's steps took, in turns after those that warm up."""
     ways = ["private", "ordinary"]
+    ways += [way + _EAGER for way in ways] if args.device == "cuda" else []
     with ExitStack() as stack:
         places = {"": ROOT}
         if args.before is not None:
@@ -173,10 +193,10 @@ def measure(args: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
         for worker in workers.values():
             stack.callback(worker.close)
         found: dict[str, list[dict[str, float]]] = {name: [] for name in workers}
-        for turn in range(args.turns + 1):
+        for turn in range(args.turns + _WARM_UP[args.device]):
             for name, worker in workers.items():
                 line = worker.step()
-                found[name] += [line] if turn else []
+                found[name] += [line] if turn >= _WARM_UP[args.device] else []
     return found
 
 
@@ -198,7 +218,7 @@ def report(found: dict[str, list[dict[str, float]]]) -> str:
         ]
         for name, lines in found.items()
     ]
-    return table(["step", "CPU s", "GFLOP/s", "peak GB", "private step's GFLOP/s over these"], rows)
+    return table(["step", "s", "GFLOP/s", "peak GB", "private step's GFLOP/s over these"], rows)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -212,7 +232,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--rank", type=int, default=16, help="of the adapters")
     parser.add_argument("--precision", default="bf16-mixed")
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--way", choices=["private", "ordinary"], help=argparse.SUPPRESS)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--way", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help="file to write, default: none")
     args = parser.parse_args(argv)
     args.base, args.public = (str(Path(place).resolve()) for place in (args.base, args.public))
@@ -222,7 +243,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from benchmarks._harness import Report
 
     notes = [f"{args.precision}, LoRA of rank {args.rank}, B = {args.batch_size}, {args.tokens} tokens a micro-batch"]
-    text = Report("A training step", "cpu", args.out, append=False, notes=notes)
+    text = Report("A training step", args.device, args.out, append=False, notes=notes)
     text.add(report(measure(args)))
 
 

@@ -33,6 +33,7 @@ from doppel.models.quantized import Quantization, check_bitsandbytes
 from doppel.privacy.card import origins_of
 from doppel.privacy.checkpoint import weights_fingerprint
 from lightning_modules.sampling import Sample, SamplingArguments, draw_samples
+from lightning_modules.training.graphs import CudaGraphs
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 from lightning_modules.training.step_policy import PlainStep, keep_adapters_wide
 from lightning_modules.training.token_loss import MeanTokenLoss, num_labels_of
@@ -99,6 +100,8 @@ class CausalLM(LogicalBatchModule):
         activation_checkpointing: Recompute activations of the model's blocks in the backward pass: less memory, about a
             third more time. A private training keeps more of the layers that it trains: there a smaller
             ``max_tokens_per_micro_batch`` saves memory without that time.
+        cuda_graphs: ``auto``: on a GPU each shape of a micro-batch is recorded once and then computed without the host,
+            which small models wait for; what cannot be recorded goes on as ever, and one line says so. ``off``: never.
         optimizer: Optimiser; AdamW with rate 2e-3 and no weight decay by default.
         lr_scheduler: Scheduler, stepped once per logical batch; constant by default.
         sampling: How ``predict`` samples text.
@@ -121,6 +124,7 @@ class CausalLM(LogicalBatchModule):
         dtype: Dtype = "auto",
         quantization: Quantization | None = None,
         activation_checkpointing: bool = False,
+        cuda_graphs: CudaGraphs = "auto",
         optimizer: OptimizerCallable = adamw,
         lr_scheduler: LRSchedulerCallable = constant,
         sampling: SamplingArguments = SamplingArguments(),  # noqa: B008 (frozen)
@@ -158,6 +162,7 @@ class CausalLM(LogicalBatchModule):
         leave_padding_alone(self.model)
         if activation_checkpointing:
             checkpoint_activations(self.model, length)
+        self.cuda_graphs = cuda_graphs
         self.optimizer, self.lr_scheduler = optimizer, lr_scheduler
         # Sampled from; a grammar that does not suit is refused before anything is spent.
         self.sampling = sampling

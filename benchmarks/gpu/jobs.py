@@ -23,7 +23,7 @@ class Job:
     """One command with a time limit.
 
     Attributes:
-        part: L, A to G.
+        part: L, A to H.
         name: Of its folder and its log.
         command: Words.
         minutes: After which it is ended.
@@ -70,6 +70,7 @@ def jobs(place: Place) -> list[Job]:
     return [
         _large_bases(place),
         *_steps(place),
+        _graphs(place),
         *_samples(place),
         _adaptation(place),
         *_small_base(place),
@@ -101,6 +102,16 @@ def _steps(place: Place) -> list[Job]:
 
     found = [job("clipping-bf16", "bf16", both, 1.4), job("clipping-opacus", "bf16", opacus, 0.6)]
     return [*found, job("clipping-fp16", "fp16", both, 1.4)]
+
+
+def _graphs(place: Place) -> Job:
+    """H: a whole step of 2,048 requests with LoRA 16, noise and optimiser in, with and without CUDA graphs."""
+    public = place.data / "smcalflow" / "train.dataflow_dialogues.jsonl.zip"
+    size = ["--batch-size", "20", "--turns", "1"] if place.is_rehearsal else ["--batch-size", "2048", "--turns", "12"]
+    words = [sys.executable, "-m", "benchmarks.step", place.base("smollm2-135m"), "--public", str(public), *size]
+    words += ["--tokens", "131072", "--device", place.device]
+    words += ["--precision", "bf16-mixed" if place.device == "cuda" else "32-true"]
+    return Job("H", "step-graphs", (*words, "--out", str(place.out / "step-graphs.md")), 3.0)
 
 
 def _samples(place: Place) -> list[Job]:

@@ -1,10 +1,11 @@
 """Runs the jobs, two at a time where nothing is timed, until they are done or the time is up.
 
-    python -m benchmarks.gpu.parts OUT --data FOLDER [--rehearse] [--parts LABCDEFG] [--minutes 11]
+    python -m benchmarks.gpu.parts OUT --data FOLDER [--rehearse] [--parts LAHBCDEFG] [--minutes 11]
 
 What a job leaves goes into OUT at its end, so what is cut short leaves what is done: ``gpu.txt`` (the card's name),
-``jobs.csv`` (a line a job), ``large-base.md``, ``clipping-*.md``, ``adapter.safetensors.N`` (half precision, in pieces
-of at most 15 MiB), ``results.tar`` (samples, ledgers, losses) and ``logs.tar``. A job that is done is skipped.
+``jobs.csv`` (a line a job), ``large-base.md``, ``clipping-*.md``, ``step-graphs.md``, ``adapter.safetensors.N`` (half
+precision, in pieces of at most 15 MiB), ``results.tar`` (samples, ledgers, losses) and ``logs.tar``. A job that is done
+is skipped.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import torch
 from benchmarks.gpu.jobs import Job, Place, jobs
 
 #: Parts whose steps are timed, each job of which has the machine for itself.
-ALONE = "LA"
+ALONE = "LAH"
 #: Bytes of a piece of the adapters.
 PIECE = 15 * 2**20
 
@@ -153,9 +154,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("out", type=Path, help="folder of what is brought back")
     parser.add_argument("--work", type=Path, default=Path("runs/gpu"), help="folder of the runs")
     parser.add_argument("--data", type=Path, required=True, help="folder with smcalflow/, sgd/ and public/")
-    parser.add_argument("--parts", default="LABCDE")
+    parser.add_argument("--parts", default="LAHBCDE")
     parser.add_argument("--minutes", type=float, default=11.0, help="after which nothing runs any more")
-    parser.add_argument("--workers", type=int, default=2, help="jobs at a time, but for those of parts L and A")
+    parser.add_argument("--workers", type=int, default=2, help="jobs at a time, but for those of parts L, A and H")
     parser.add_argument("--rehearse", action="store_true", help="toy size, on what device there is")
     options = parser.parse_args(arguments)
     work, out, data = (path.resolve() for path in (options.work, options.out, options.data))

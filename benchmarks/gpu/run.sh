@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What a GPU is asked for, in at most 11 minutes:
-#   bash benchmarks/gpu/run.sh OUT [--rehearse] [--parts LABCDEFG] [--minutes 11]
+#   bash benchmarks/gpu/run.sh OUT [--rehearse] [--parts LAHBCDEFG] [--minutes 11]
 # Installs the wheels of .gpu-kit (`make gpu-kit`) beside the Python that is there, puts SmolLM2-135M together once all its
 # pieces have arrived, and runs the parts of benchmarks/gpu/README.md. PYTHON names another Python than python3, GPU_WORK
 # another folder for what is made than /tmp/doppel-gpu.

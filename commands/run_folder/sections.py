@@ -23,6 +23,7 @@ _MODEL = Fact(
         "slots": Fact(path=True, words=("shipped",), text=True),
         "encoder": Fact(keys={"name": _TEXT}),
         "activation_checkpointing": _FREE,
+        "cuda_graphs": _FREE,
         "sampling": _SAMPLING,  # as a model's configuration has it
     }
 )

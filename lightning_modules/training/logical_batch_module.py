@@ -22,6 +22,7 @@ from doppel.errors import UserError
 from doppel.gradients import GradientReducer
 from doppel.privacy.checkpoint import KEY, privacy_state, weights_fingerprint
 from doppel.privacy.private_step import PrivateTrainingError
+from lightning_modules.training.graphs import CudaGraphs, CudaRecorder, MicroBatchGraphs, Recorder, why_not
 from lightning_modules.training.step_policy import PlainStep, StepPolicy
 
 #: Code between the call of a figure's logging and the module.
@@ -45,6 +46,8 @@ class LogicalBatchModule(LightningModule):
 
     #: Why this kind of model cannot be trained privately; None if it can.
     not_private_because: ClassVar[str | None] = None
+    #: Whether CUDA graphs compute its micro-batches; ``auto`` asks for losses without a choice on the host.
+    cuda_graphs: CudaGraphs = "off"
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,6 +62,7 @@ class LogicalBatchModule(LightningModule):
         self.let_out: set[str] = set()
         self._closed_at: set[str] = set()
         self._reducer: GradientReducer | None = None
+        self._graphs: MicroBatchGraphs | None = None
 
     def losses(self, batch: Any) -> Tensor:
         """Return the loss of each row of a micro-batch, [num_units * rows_per_unit], unit by unit."""
@@ -126,9 +130,21 @@ class LogicalBatchModule(LightningModule):
         return None
 
     def on_fit_start(self) -> None:
-        """Drop gradient buffers of an earlier fit: parameters may be elsewhere in this one."""
-        self._reducer = None
+        """Drop gradient buffers of an earlier fit: parameters may be elsewhere in this one. Begin its CUDA graphs."""
+        self._reducer, self._graphs = None, None
+        recorder = self.recorder()
+        if recorder is not None:
+            self._graphs = MicroBatchGraphs(self, recorder)
         self._say_if_not_private("this training learns, and what is sampled from it")
+
+    def recorder(self) -> Recorder | None:
+        """Return what records micro-batches; None where the host computes each, and say why where it might not."""
+        if self.cuda_graphs == "off" or self.device.type != "cuda":
+            return None
+        reason = why_not(self)
+        if reason is not None:
+            rank_zero_info(f"model.cuda_graphs: steps go without CUDA graphs, for {reason}")
+        return None if reason is not None else CudaRecorder(self.device)
 
     def left_out(self) -> frozenset[str]:
         """Return the entries of ``state_dict`` that no checkpoint holds, for they are not trained and lie elsewhere."""
@@ -139,7 +155,8 @@ class LogicalBatchModule(LightningModule):
         return weights_fingerprint(self.state_dict())
 
     def on_fit_end(self) -> None:
-        """Say it again, for whoever reads the end of a log."""
+        """Free the CUDA graphs; say again, for whoever reads the end of a log, if it was not private."""
+        self._graphs = None
         self._say_if_not_private(f"these {self.trainer.global_step} steps have learnt")
 
     def _say_if_not_private(self, what: str) -> None:
@@ -181,18 +198,26 @@ class LogicalBatchModule(LightningModule):
         """Take one optimiser step on one logical batch; an empty batch steps too."""
         reducer = self.begin_step(self.parameters())
         total = torch.zeros((), device=self.device)
+        if self._graphs is not None:
+            self._graphs.begin_step()
         for number, micro_batch in enumerate(batch.micro_batches, start=1):
-            is_last = number == len(batch.micro_batches)
-            with self.step_policy.micro_batch(micro_batch, reducer if is_last else None):
-                with record_function("doppel/forward"):
-                    losses = self.weighted_losses(micro_batch) / micro_batch.rows_per_unit
-                    loss = losses.sum()
-                with record_function("doppel/backward"):
-                    self.manual_backward(loss)
-            total += losses.detach().sum()
+            if self._graphs is not None:
+                total += self._graphs.run(micro_batch, self._compute)
+            else:
+                total += self._compute(micro_batch, reducer if number == len(batch.micro_batches) else None)
         self.end_step(reducer, batch.expected_num_units)
         num_units = max(batch.num_units, 1)
         self.log_metric("train/loss", total / num_units, batch.is_public, batch_size=num_units, prog_bar=True)
+
+    def _compute(self, micro_batch: Any, reducer: GradientReducer | None = None) -> Tensor:
+        """Add what a micro-batch gives to the gradients, and return the sum of its losses."""
+        with self.step_policy.micro_batch(micro_batch, reducer):
+            with record_function("doppel/forward"):
+                losses = self.weighted_losses(micro_batch) / micro_batch.rows_per_unit
+                loss = losses.sum()
+            with record_function("doppel/backward"):
+                self.manual_backward(loss)
+        return losses.detach().sum()
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """Log the mean loss of the rows, ``val/loss``, where the micro-batch's ``is_public`` permits."""

@@ -112,9 +112,11 @@ class PerSampleClipper:
     def begin_step(self) -> None:
         """Make copies of weights in half precision once from here on, until :meth:`end_step`: weights must not change.
 
-        Otherwise each capture makes them.
+        Otherwise each capture makes them. Copies of an earlier step are made anew at once, in their place, so that a
+        recorded capture, which runs nothing on the host, reads those of this step.
         """
         self._weights.forget()
+        self._weights.renew()
         self._is_step = True
 
     def end_step(self) -> None:

@@ -90,6 +90,11 @@ class HeldWeights:
         """Let weights change."""
         self._fresh.clear()
 
+    def renew(self) -> None:
+        """Make anew, where they are, the copies of every dtype that was asked for: a CUDA graph asks nobody."""
+        for dtype in list(self._held):
+            self.of(dtype)
+
     def of(self, dtype: torch.dtype | None) -> dict[int, tuple[Tensor, Tensor]]:
         """Return them by the id of the parameter, in a dtype, or in that of each parameter."""
         if dtype not in self._fresh:

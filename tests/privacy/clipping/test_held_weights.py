@@ -59,8 +59,8 @@ def test_a_step_casts_weights_once_and_the_next_one_what_was_trained() -> None:
     for step in range(2):
         for parameter in model.parameters():
             parameter.data.add_(0.25)  # a write that leaves the version as it was
-        clipper.begin_step()
         with _Copies() as copies:
+            clipper.begin_step()
             found = [clipped(clipper, model, x) for _ in range(3)]
         clipper.end_step()
         assert copies.found["_foreach_copy_"] == 1, step
