@@ -153,7 +153,8 @@ def measure(size: str, way: str, device: torch.device, options: argparse.Namespa
     rows = torch.randint(model.config.vocab_size, (max(options.units, num_rows), LONG + 1), device=device)
     few = rows[:num_rows]
     training.step(few, num_rows)
-    held = alive(device) - others - 4 * planned.trained - rows.nbytes
+    copies = 2 * planned.num_trained  # of LoRA weights, in half precision
+    held = alive(device) - others - 4 * planned.trained - copies - rows.nbytes
     of_linear = {id(m.weight) for m in model.modules() if isinstance(m, nn.Linear)}
     of_linear -= {id(training.loss.head.weight)}
     other = sum(p.nbytes for p in model.parameters() if not p.requires_grad and id(p) not in of_linear)

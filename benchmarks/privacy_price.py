@@ -28,7 +28,7 @@ from commands.privacy.gradient_norms import build, micro_batches
 from commands.run.experiment.experiment import load
 from commands.run.steps.recipes import steps_of
 from doppel.privacy.clipping import PerSampleClipper
-from doppel.privacy.clipping.capture import Capture
+from doppel.privacy.clipping.rule import Capture
 from doppel.privacy.noise import GaussianNoise
 
 

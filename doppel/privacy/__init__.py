@@ -7,6 +7,7 @@ A map; `docs/claims.md` says for each claim which test attacks it, `docs/privacy
 - `check(model)`: which rule clips each layer of a model, at what price, or what must stand in its place.
 - `secret`: 256 bits, and the cryptographic streams that everything random is drawn from.
 - `noise`: N(0, (σC)²).
+- `noise_kernel`: the same in one kernel of a GPU.
 - `sampling`: the Poisson sample of a step.
 - `spec`: what a user asks for, the budget, and the plan that keeps it: σ, C, q, B, the steps.
 - `accounting`: what a mechanism costs, ε of mechanisms composed, and σ for an ε.

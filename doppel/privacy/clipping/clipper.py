@@ -11,13 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from doppel.privacy.clipping.arithmetic import room_of_formed, wide_dtype
-from doppel.privacy.clipping.capture import Capture
 from doppel.privacy.clipping.groups import Constants, add_products
+from doppel.privacy.clipping.held_weights import HeldWeights
 from doppel.privacy.clipping.linear import LinearRule
-from doppel.privacy.clipping.observed import HeldWeights
 from doppel.privacy.clipping.observer import ModelObserver, reentrant_checkpoint_error
 from doppel.privacy.clipping.registry import build_rules
-from doppel.privacy.clipping.rule import ObserveGradient, UnsupportedLayerError
+from doppel.privacy.clipping.rule import Capture, ObserveGradient, UnsupportedLayerError
 
 
 class PerSampleClipper:

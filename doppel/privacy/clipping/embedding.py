@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +16,7 @@ from doppel.privacy.clipping.arithmetic import (
     scale_units,
     wide_dtype,
 )
-from doppel.privacy.clipping.rule import HookedRule, UnsupportedLayerError
-
-if TYPE_CHECKING:
-    from doppel.privacy.clipping.capture import Capture
+from doppel.privacy.clipping.rule import Capture, HookedRule, UnsupportedLayerError
 
 
 class EmbeddingRule(HookedRule):

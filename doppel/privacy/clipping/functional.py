@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from doppel.privacy.clipping.arithmetic import add_to_grad, erase_units, formed_norm, wide_dtype
 from doppel.privacy.clipping.embedding import refuse_flat_ids
-from doppel.privacy.clipping.rule import HookedRule, UnsupportedLayerError
-
-if TYPE_CHECKING:
-    from doppel.privacy.clipping.capture import Capture
+from doppel.privacy.clipping.rule import Capture, HookedRule, UnsupportedLayerError
 
 #: Numbers that the gradients of one block of units may have: 128 MiB in float32.
 BLOCK_NUMBERS = 2**25

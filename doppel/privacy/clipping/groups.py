@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +19,6 @@ from doppel.privacy.clipping.arithmetic import (
     squares_of,
     wide_dtype,
 )
-
-if TYPE_CHECKING:
-    from doppel.privacy.clipping.linear import LinearRule
 
 #: Bytes of a tensor that holds a part, on a CPU (see :mod:`doppel.allocator`) and on a GPU.
 BUDGET_CPU, BUDGET = 28 * 2**20, 2**27
@@ -47,6 +44,18 @@ class Constants:
         return self._made[values, device]
 
 
+class Reader(Protocol):
+    """The rule of a layer whose weight's gradient is a product."""
+
+    weight: nn.Parameter
+
+    def cross_term(self, A: Tensor, G: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return half of what another use of the weight adds to the squared norms, and its room; None: nothing."""
+
+    def add_product(self, left: Tensor, right: Tensor, scale: float) -> None:
+        """Add ``scale · GᵀA`` to the weight's ``grad``, for G [U·n, p] and A [U·n, d]."""
+
+
 @dataclass(eq=False)
 class LayerInput:
     """An input A that one layer after another reads: it has one Gram matrix, and one copy times the clip factors.
@@ -60,7 +69,7 @@ class LayerInput:
 
     A: Tensor | None = None
     flat_A: Tensor | None = None
-    readers: list[tuple[LinearRule, Tensor, Tensor]] = field(default_factory=list)
+    readers: list[tuple[Reader, Tensor, Tensor]] = field(default_factory=list)
     place: tuple[int, int] | None = None
 
 

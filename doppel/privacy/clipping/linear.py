@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from doppel.privacy.clipping.arithmetic import add_product_to_grad, bmm_into, cross_inner, gemm_operand
 from doppel.privacy.clipping.embedding import EmbeddingRule
+from doppel.privacy.clipping.groups import LayerInput
 from doppel.privacy.clipping.observed import ObservedRule
-
-if TYPE_CHECKING:
-    from doppel.privacy.clipping.capture import Capture
-    from doppel.privacy.clipping.groups import LayerInput
+from doppel.privacy.clipping.rule import Capture
 
 #: A layer is narrow if it has at most so many inputs or outputs, and so many times as many of the other.
 _NARROW, _NARROWER = 32, 8

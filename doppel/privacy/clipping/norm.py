@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -11,10 +11,7 @@ from torch.nn import functional as F
 
 from doppel.privacy.clipping.arithmetic import wide_dtype
 from doppel.privacy.clipping.observed import ObservedRule
-from doppel.privacy.clipping.rule import UnsupportedLayerError
-
-if TYPE_CHECKING:
-    from doppel.privacy.clipping.capture import Capture
+from doppel.privacy.clipping.rule import Capture, UnsupportedLayerError
 
 _EPS_NAMES = ("variance_epsilon", "eps")
 

@@ -10,11 +10,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from doppel.privacy.clipping.capture import Capture
 from doppel.privacy.clipping.functional import FunctionalRule
 from doppel.privacy.clipping.observed import ObservedRule
 from doppel.privacy.clipping.parameter_use import ParameterUseAudit
-from doppel.privacy.clipping.rule import HookedRule, LayerRule, UnsupportedLayerError
+from doppel.privacy.clipping.rule import Capture, HookedRule, LayerRule, UnsupportedLayerError
 
 
 class ModelObserver:
