@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from datamodules.batches.batch import MicroBatch
 
+#: Steps in which the sum of a recording is held against the host's, and how far they may lie apart, of its length.
+_NUM_CHECKS, _ROUNDING = 2, 0.02
 #: Whether a training takes CUDA graphs: where it can, or never.
 CudaGraphs = Literal["auto", "off"]
 #: Computes a micro-batch: adds to gradients, and returns the sum of its losses.
@@ -59,7 +61,8 @@ class CudaRecorder:
         try:
             with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
                 result = work()
-        except RuntimeError:  # the generator still takes itself for captured
+        except RuntimeError:  # the stream is still the capture's, and the generator takes itself for captured
+            torch.cuda.set_stream(current)
             generator = torch.cuda.default_generators[torch.cuda.current_device()]
             generator.graphsafe_set_state(generator.clone_state())
             raise
@@ -84,6 +87,10 @@ class MicroBatchGraphs:
         host, so that every audit and refusal of the clipper comes first. Warming up runs on the micro-batch with all
         weights 0, whose part in every sum is exactly 0: nothing of a unit is added twice.
 
+        *Not taken on trust.* The first time that a recording is used, and the first time in a later step, when memory
+        that it may wrongly read has others' content, the host computes the same micro-batch, too. Where the sums differ
+        by more than rounding, the host's is taken, and no recording is used any more.
+
         What a recording reads and writes it does at fixed addresses. Those of parameters, gradients and buffers are
         compared at the start of each step, and where one has moved, all is recorded anew. Noise, reduction over ranks
         and optimiser stay outside.
@@ -102,6 +109,8 @@ class MicroBatchGraphs:
         self._recorded: dict[tuple[Any, ...], tuple[MicroBatch, Callable[[], Tensor]]] = {}
         self._addresses: tuple[int, ...] = ()
         self._is_off = False
+        self._step = 0
+        self._checked_in: dict[tuple[Any, ...], list[int]] = {}  # steps
 
     @property
     def num_recorded(self) -> int:
@@ -110,9 +119,11 @@ class MicroBatchGraphs:
 
     def begin_step(self) -> None:
         """Forget recordings of what lies elsewhere now; gradients are there and zero."""
+        self._step += 1
         found = tuple(_addresses(self._model))
         if found != self._addresses:
             self._recorded.clear()
+            self._checked_in.clear()
             self._addresses = found
 
     def run(self, batch: MicroBatch, compute: Compute) -> Tensor:
@@ -128,14 +139,44 @@ class MicroBatchGraphs:
         if not isinstance(batch, MicroBatch) or batch.weights is None:
             return compute(batch)
         key = _key(batch, self._model.training)
-        if key not in self._recorded:
-            is_new = key not in self._seen
-            self._seen.add(key)
-            if is_new or self._is_off or not self._record(key, batch, compute):
-                return compute(batch)
+        is_new = key not in self._seen
+        self._seen.add(key)
+        if is_new or self._is_off or (key not in self._recorded and not self._record(key, batch, compute)):
+            return compute(batch)
         place, again = self._recorded[key]
-        _fill(place, batch)
-        return again().clone()
+
+        def replay() -> Tensor:
+            _fill(place, batch)
+            return again().clone()
+
+        checked_in = self._checked_in.setdefault(key, [])
+        if self._step in checked_in or len(checked_in) == _NUM_CHECKS:
+            return replay()
+        checked_in.append(self._step)
+        return self._checked(replay, lambda: compute(batch))
+
+    def _checked(self, replay: Callable[[], Tensor], by_host: Callable[[], Tensor]) -> Tensor:
+        """Do both from the same gradients and generators; what the host adds is kept."""
+        gradients = [p.grad for p in self._model.parameters() if p.grad is not None]
+        before = [gradient.clone() for gradient in gradients]
+        devices = [gradients[0].device] if gradients[0].is_cuda else []
+        with torch.random.fork_rng(devices):
+            replay()
+        found = [gradient.clone() for gradient in gradients]
+        torch._foreach_copy_(gradients, before)
+        result = by_host()
+        wanted, differs = _length(gradients, before), _length(gradients, found)
+        if bool(differs <= _ROUNDING * wanted):
+            return result
+        self._stop("what a recording adds is not what the host adds")
+        return result
+
+    def _stop(self, why: str) -> None:
+        self._is_off = True
+        self._recorded.clear()
+        rank_zero_info(
+            f"model.cuda_graphs: steps go on without CUDA graphs, for {why}; model.cuda_graphs=off says nothing"
+        )
 
     def _record(self, key: tuple[Any, ...], batch: MicroBatch, compute: Compute) -> bool:
         place = _copy(batch)
@@ -149,11 +190,9 @@ class MicroBatchGraphs:
         try:
             self._recorded[key] = place, self._recorder.record(work)
         except RuntimeError as error:
-            self._is_off = True
-            rank_zero_info(
-                f"model.cuda_graphs: {type(self._model).__name__} cannot be recorded ({type(error).__name__}), so it "
-                "goes on without more CUDA graphs: a loss must not ask for a number of a tensor, nor choose by one; "
-                "model.cuda_graphs=off says nothing"
+            self._stop(
+                f"{type(self._model).__name__} cannot be recorded ({type(error).__name__}): a loss must not ask for a "
+                "number of a tensor, nor choose by one"
             )
         return not self._is_off
 
@@ -175,8 +214,15 @@ def why_not(module: Any) -> str | None:
     return None
 
 
+def _length(tensors: Iterable[Tensor], others: Iterable[Tensor]) -> Tensor:
+    """Of their difference, all of them as one vector; nan where one has a nan."""
+    pairs = zip(tensors, others, strict=True)
+    return torch.stack([torch.linalg.vector_norm(a - b, dtype=torch.float64) for a, b in pairs]).square().sum().sqrt()
+
+
 def _addresses(model: nn.Module) -> Iterable[int]:
     for parameter in model.parameters():
+        yield parameter.requires_grad
         yield parameter.data_ptr()
         yield 0 if parameter.grad is None else parameter.grad.data_ptr()
     for buffer in model.buffers():
