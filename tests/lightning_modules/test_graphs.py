@@ -131,6 +131,32 @@ def test_what_is_recorded_gives_what_the_host_gives_and_warming_up_adds_nothing(
     assert (player.num_records, player.num_again) == (1, 5)
 
 
+@pytest.mark.parametrize("wrong_from", [1, 2])
+def test_a_recording_that_adds_something_else_is_not_used(wrong_from: int, caplog: pytest.LogCaptureFixture) -> None:
+    """As one would that reads memory which others have: at once, or in a later step."""
+    own, expected, player = Rows(), Rows(), Player()
+    again = Operations.again
+    graphs = MicroBatchGraphs(own, player)
+    steps = []
+
+    def other(operations: Operations) -> None:
+        again(operations)
+        if len(steps) >= wrong_from:
+            own.head.weight.grad.mul_(1.1)  # type: ignore[union-attr]
+
+    with pytest.MonkeyPatch.context() as patch, caplog.at_level("INFO"):
+        patch.setattr(Operations, "again", other)
+        for step in range(3):
+            steps.append(step)
+            graphs.begin_step()
+            for seed in range(3):
+                graphs.run(batch(3 * step + seed), own.compute)
+                expected.compute(batch(3 * step + seed))
+                torch.testing.assert_close(own.gradients(), expected.gradients(), rtol=0, atol=0)
+    assert graphs.num_recorded == 0 and player.num_again == (1 if wrong_from == 1 else 3)
+    assert caplog.text.count("what a recording adds is not what the host adds") == 1
+
+
 def test_a_shapes_first_micro_batch_is_computed_as_ever() -> None:
     own, player = Rows(), Player()
     graphs, first = MicroBatchGraphs(own, player), batch(0)
