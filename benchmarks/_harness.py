@@ -229,8 +229,8 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_expected(way: str, error: BaseException) -> bool:
-    """Whether a way of training may end so: Opacus as it likes, all else only for lack of memory or of a device."""
-    return way.startswith("Opacus") or isinstance(error, UnavailableError) or is_out_of_memory(error)
+    """Whether a way of training may end so: Opacus and Opake as they like, others only for lack of memory or device."""
+    return way.startswith(("Opacus", "Opake")) or isinstance(error, UnavailableError) or is_out_of_memory(error)
 
 
 def reason(error: BaseException) -> str:

@@ -192,7 +192,7 @@ def next_tokens(input_ids: Tensor) -> Tensor:
     return F.pad(input_ids[:, 1:], (0, 1), value=IGNORE_INDEX)
 
 
-def plain_losses(model: nn.Module, input_ids: Tensor, **kwargs: Tensor) -> Tensor:
+def plain_losses(model: Callable[..., Any], input_ids: Tensor, **kwargs: Tensor) -> Tensor:
     """Mean token NLL of each row, from all logits in float32."""
     logits_BTV = model(input_ids, **kwargs).logits
     labels_BT = next_tokens(input_ids)

@@ -1,4 +1,4 @@
-"""Ways to train one GPT-2, ordinary, Doppel's and Opacus's, each as a function that makes one full step."""
+"""Ways to train one GPT-2, ordinary, Doppel's, Opacus's and Opake's, each as a function that makes one full step."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from benchmarks._opacus import opacus_step
+from benchmarks._opake import opake_step
 from benchmarks._subject import LOSS_SCALE, MAX_GRAD_NORM, NOISE_MULTIPLIER, Step, Subject
 from doppel.gradients import GradientReducer
 from doppel.privacy.clipping import PerSampleClipper
@@ -105,6 +106,8 @@ WAYS: dict[str, Callable[[Subject], Step]] = {
     "Opacus expanded weights": lambda subject: opacus_step(subject, "ew"),
     "Opacus fast gradient clipping": lambda subject: opacus_step(subject, "fast"),
     "Opacus ghost clipping": lambda subject: opacus_step(subject, "ghost"),
+    "Opake": lambda subject: opake_step(subject, 1),
+    "Opake, in four chunks": lambda subject: opake_step(subject, 4),
 }
 
 #: (tied, Conv1D replaced by Linear), best first: a way that fails with the first is tried with the next.
@@ -119,4 +122,4 @@ def structures(way: str) -> tuple[tuple[bool, bool], ...]:
 
 def owns_model(way: str) -> bool:
     """Whether a way of training changes the model, so that no other may share it."""
-    return way.startswith("Opacus")
+    return way.startswith(("Opacus", "Opake"))

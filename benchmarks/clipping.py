@@ -52,12 +52,15 @@ ROWS = (
     ("Opacus expanded weights", "ordinary"),
     ("Opacus fast gradient clipping", "ordinary"),
     ("Opacus ghost clipping", "ordinary"),
+    ("Opake", "ordinary"),
+    ("Opake, in four chunks", "ordinary"),
 )
 
 NOTES = (
     "ratio: time by the baseline's, median over the turns [quartiles]; throughput is 1 / ratio",
     "every way of training uses the same AdamW; noise only where it is named",
     "Opacus has no rule for Hugging Face's Conv1D: its rows, and their baselines, use equal nn.Linear layers",
+    "Opake forms the gradients of all rows at once, which is its default, or of a quarter of them",
     "what refuses tied weights runs untied, against an untied baseline, and is listed below the table",
 )
 

@@ -34,7 +34,7 @@ def number(cell: str) -> float:
 @pytest.mark.slow
 def test_clipping_writes_a_ratio_for_every_way_of_training(tmp_path: Path) -> None:
     path = tmp_path / "clipping.md"
-    wanted = ["Hugging Face eager", "Doppel", "Opacus"]
+    wanted = ["Hugging Face eager", "Doppel", "Opacus", "Opake"]
     clipping.main(
         [*TINY, "--micro-batches", "2", "--repeats", "1", "--warmup", "1", "--rows", *wanted, "--out", str(path)]
     )
@@ -52,6 +52,9 @@ def test_clipping_writes_a_ratio_for_every_way_of_training(tmp_path: Path) -> No
     text = path.read_text()
     assert "- machine: " in text and "torch 2" in text and "- command: " in text
     assert "Parameter tying is not supported" in text, "a refusal must be listed with its reason"
+    ways = {row[0] for row in rows}
+    for way in ("Opake", "Opake, in four chunks"):  # which is no dependency
+        assert way in ways or f"- not run: {way}: not installed: pip install opake" in text
 
 
 def test_the_price_of_privacy_has_a_row_for_each_private_training(tmp_path: Path) -> None:
