@@ -57,12 +57,14 @@ def mixing_size(model: Any) -> str | None:
     """Return over which size of a language model this CPU's products in bfloat16 mix rows, in words; None over none.
 
     Its kernels take some numbers at a time, and past an end that is none of their bounds the first ones of the next
-    row: times zero, but a nan times zero is one. A private training, whose rows would then move others, is refused. It
+    row: times zero, but a nan times zero is one. A private training, whose rows may then move others, is refused. It
     is tried with products of made-up numbers, for which sizes are concerned depends on the processor.
 
     Args:
         model: Key ``model`` of a configuration; None, or one of another model, has none.
     """
+    from commands.lightning.trained_model import place_of
+    from doppel.models.hub import gives
     from doppel.models.load import load_config
 
     given = (model or {}).get("init_args") or {}
@@ -70,8 +72,9 @@ def mixing_size(model: Any) -> str | None:
     if base is None:
         return None
     with suppress(UserError):  # which building the model says better
-        config = load_config(base).get_text_config()
-        sizes |= {f"{name} of {base}": getattr(config, name, None) for name in _SIZES}
+        if place_of(base).is_dir() or gives(base, "config.json"):  # a hub that does not answer is asked once
+            config = load_config(place_of(base)).get_text_config()
+            sizes |= {f"{name} of {base}": getattr(config, name, None) for name in _SIZES}
     return next((f"{size:,}, the {name}" for name, size in sizes.items() if size and _mixes_rows(size)), None)
 
 
