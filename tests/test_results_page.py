@@ -16,6 +16,7 @@ from doppel.console.plan import MEASURED
 FILES = sorted(HERE.glob("*.csv"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_is_what_the_files_say(page: Path) -> None:
     assert page.read_text(encoding="utf-8") == written(PAGES[page]), "run `python -m docs.results`"

@@ -56,6 +56,7 @@ def test_a_unit_is_read_to_its_most_rows() -> None:
     assert "taxi" not in given_words and given_words["(rows)"] == pytest.approx(0.2)
 
 
+@pytest.mark.slow
 def test_noise_alone_shows_a_word_in_at_most_one_run_of_twenty() -> None:
     own = UnexpectedWords(dict.fromkeys(read_vocabulary(ENGLISH), 1), ["hello"] * 10_000, 2, False)
     assert len(own.bins) > 14_000

@@ -21,6 +21,7 @@ def test_units_are_drawn_whole_and_a_smaller_draw_is_part_of_a_larger_one() -> N
     assert len({turn.unit for turn in small}) == 20 and {*small} < {*large}
 
 
+@pytest.mark.slow
 @needs_data
 @pytest.mark.parametrize("name", DATA)
 def test_the_reference_lacks_what_is_hidden_and_private_rows_have_it(name: str) -> None:

@@ -171,6 +171,7 @@ def test_a_setting_of_a_later_step_is_refused_before_the_first_one(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_python_a_grid_and_a_submission_go_through_the_same_gate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
