@@ -291,7 +291,7 @@ class TextFormat:
             return name
         bos = self.tokenizer.convert_ids_to_tokens(self.bos_id)
         keeps = f'"sep_token": "{bos}" in the tokenizer_config.json of its base keeps that form'
-        return f"{_AROUND} (it is of before: {bos} ended its prompts: {keeps})"
+        return f"{_AROUND} (it is of before: {bos} ended its prompts; {keeps})"
 
 
 def spaced(tree: str) -> str:

@@ -311,7 +311,8 @@ class DoppelCLI(LightningCLI):
         if is_here:
             accelerator, precision = str(trainer.accelerator), str(trainer.precision or "32-true")
             check_hardware(accelerator, precision)
-            mixing = mixing_size(config.model) if precision == "auto" and uses_cpu(accelerator) else None
+            is_open = precision == "auto" and uses_cpu(accelerator)
+            mixing = mixing_size(config.model, config.get("privacy")) if is_open else None
             trainer.precision = settled_precision(accelerator, precision, mixing)
         elif trainer.precision == "auto":
             trainer.precision = "32-true"

@@ -27,7 +27,7 @@ def settled_precision(accelerator: str, precision: str, mixing: str | None = Non
         precision: ``trainer.precision``; ``auto`` is ``bf16-mixed`` on a GPU or CPU with bfloat16 instructions,
             ``16-mixed`` on another CUDA GPU, such as a V100, and ``32-true`` elsewhere, and where rows would mix. In
             16-mixed a private run trains under a constant loss scale and skips no step.
-        mixing: As of :func:`mixing_size`, on a CPU.
+        mixing: As of :func:`mixing_size`, of a private training on a CPU.
     """
     on_cpu = uses_cpu(accelerator)
     if precision != "auto":
@@ -53,7 +53,7 @@ def settled_precision(accelerator: str, precision: str, mixing: str | None = Non
     return chosen
 
 
-def mixing_size(model: Any) -> str | None:
+def mixing_size(model: Any, privacy: Any) -> str | None:
     """Return over which size of a language model this CPU's products in bfloat16 mix rows, in words; None over none.
 
     Its kernels take some numbers at a time, and past an end that is none of their bounds the first ones of the next
@@ -62,6 +62,7 @@ def mixing_size(model: Any) -> str | None:
 
     Args:
         model: Key ``model`` of a configuration; None, or one of another model, has none.
+        privacy: Key ``privacy``; without one no row is protected.
     """
     from commands.lightning.trained_model import place_of
     from doppel.models.hub import gives
@@ -69,7 +70,7 @@ def mixing_size(model: Any) -> str | None:
 
     given = (model or {}).get("init_args") or {}
     base, sizes = given.get("base_model"), {"lora.rank": (given.get("lora") or {}).get("rank")}
-    if base is None:
+    if base is None or privacy is None:
         return None
     with suppress(UserError):  # which building the model says better
         if place_of(base).is_dir() or gives(base, "config.json"):  # a hub that does not answer is asked once

@@ -116,10 +116,9 @@ def forecast(
         rows, most, least = _DEVICES[device.type]
         left = torch.randn(rows, model.model.config.hidden_size, device=device)
         precision = str(trainer.get("precision") or "32-true")
-        if precision == "auto" and device.type == "cpu" and mixing_size(config["model"]) is not None:
+        if precision == "auto" and device.type == "cpu" and mixing_size(config["model"], config.get("privacy")):
             precision = "32-true"
-        rate = _rate(left, precision)
-        seconds = flops * _tokens(model.text_format, experiment) / rate
+        seconds = flops * _tokens(model.text_format, experiment) / _rate(left, precision)
         shortest, longest = shortest + seconds / most, longest + seconds / least
         held = _held(model, config, training_half(precision))
         largest = max(filter(None, (largest, held)), key=lambda found: found.peak, default=None)

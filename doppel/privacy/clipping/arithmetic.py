@@ -33,11 +33,6 @@ def gemm_operand(x: Tensor) -> Tensor:
     return x if x.is_cuda or x.dtype not in _HALF else x.float()
 
 
-def product_dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype of :func:`gemm_operand`, to which clipped operands are rounded."""
-    return x.dtype if x.is_cuda else wide_dtype(x.dtype)
-
-
 def matmul(left: Tensor, right: Tensor) -> Tensor:
     """Return ``left @ right`` for [m, n] and [n, p], or per unit, [U, m, n] and [U, n, p], in the wide dtype."""
     multiply: Callable[..., Tensor] = torch.mm if left.dim() == 2 else torch.bmm

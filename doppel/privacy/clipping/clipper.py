@@ -220,9 +220,7 @@ class PerSampleClipper:
             for rule in () if capture is None else capture.without_grad:
                 if rule not in capture.started:  # type: ignore[union-attr]
                     raise reentrant_checkpoint_error(rule)
-            with torch.autocast(
-                self._parameters[0][1].device.type, enabled=False
-            ):  # sums are wide, also under autocast
+            with torch.autocast(self._parameters[0][1].device.type, enabled=False):  # sums are wide under it, too
                 norms = None if capture is None else self._norms(capture)
                 if norms is None:
                     raise RuntimeError(

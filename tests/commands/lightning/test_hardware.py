@@ -75,12 +75,13 @@ def test_auto_is_float32_on_a_cpu_that_mixes_rows_of_a_model(tmp_path: Path, mon
     names = {321: str(tmp_path / "odd"), 320: str(tmp_path / "even")}
     for num_tokens, folder in names.items():
         write_model(Path(folder), vocab_size=num_tokens)
-    odd, even = mixing_size({"init_args": {"base_model": names[321]}}), {"base_model": names[320]}
+    odd, even = mixing_size({"init_args": {"base_model": names[321]}}, {}), {"base_model": names[320]}
     assert odd == f"321, the vocab_size of {names[321]}"
-    assert mixing_size({"init_args": {**even, "lora": {"rank": 3}}}) == "3, the lora.rank"
+    assert mixing_size({"init_args": {**even, "lora": {"rank": 3}}}, {}) == "3, the lora.rank"
     for none in ({"init_args": {**even, "lora": {"rank": 4}}}, {"class_path": "mine.Model"}, None):
-        assert mixing_size(none) is None
-    assert mixing_size({"init_args": {"base_model": "./gone"}}) is None, "what builds the model says better"
+        assert mixing_size(none, {}) is None
+    assert mixing_size({"init_args": {"base_model": "./gone"}}, {}) is None, "what builds the model says better"
+    assert mixing_size({"init_args": {"base_model": names[321]}}, None) is None, "without privacy no row is protected"
     assert settled_precision("cpu", "auto", odd) == "32-true" and "mix rows" in said[-1]
     assert settled_precision("cpu", "auto", None) == "bf16-mixed"
 
@@ -95,7 +96,7 @@ def test_no_size_that_the_check_of_a_private_training_refuses_is_taken_in_bfloat
     try:
         assert check_row_independence(module) is None
     except UserError as error:
-        assert mixing_size(given) is not None and "over some sizes, such as" in str(error)
+        assert mixing_size(given, {}) is not None and "over some sizes, such as" in str(error)
 
 
 @pytest.mark.parametrize("precision", ["bf16-mixed", "16-mixed", "32-true"])
