@@ -66,7 +66,8 @@ def test_every_loop_over_a_model_reads_and_writes_the_same() -> None:
         same(kept("models/words/"), model_loops.words())
 
 
-@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=[pytest.mark.ddp, pytest.mark.slow])])
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.ddp)])
 def test_trainings_give_the_same_ledgers_weights_and_samples(ranks: int, tmp_path: Path) -> None:
     found = goldens(tmp_path, ranks)
     same(kept(f"{ranks} ranks/ledgers/"), found.ledgers)

@@ -167,6 +167,7 @@ def test_the_null_holds_what_equal_distributions_say_and_not_what_a_shift_says()
         assert (bare > null.max()) == is_far and np.median(null) < 0.1
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_truth_and_halves_have_no_duplicates() -> None:
     made = Comparison(Pair(*normal(2, 1, 6), spare=4))
     for drawn in (made.bootstrap(2, 30), made.subsamples(2, 30)):
@@ -183,6 +184,7 @@ def test_orders_beyond_the_factor_are_refused() -> None:
         check_order(0.5, 10)
 
 
+@pytest.mark.slow
 def test_sets_of_unequal_size_are_no_farther_apart() -> None:
     a, b = normal(3, 1, 8)
     for part in ((a, b[:500]), (a[:500], b)):
@@ -190,6 +192,7 @@ def test_sets_of_unequal_size_are_no_farther_apart() -> None:
         assert max(Comparison(Pair(part[0], part[1] - np.eye(3)[0])).divergences(1.5)) < 0.08
 
 
+@pytest.mark.slow
 def test_a_difference_of_spread_is_understated() -> None:
     """D_2 of a normal distribution in two dimensions with 1.5 times the variance is −log .75 = .288."""
     a, b = normal(2, 0, 9, num=3000)

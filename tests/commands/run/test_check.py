@@ -226,6 +226,7 @@ def test_a_check_ends_with_what_each_system_will_do(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:delta")
 def test_what_all_systems_and_all_runs_on_the_same_data_come_to_is_told_and_limited_before_it_is_paid(
     users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

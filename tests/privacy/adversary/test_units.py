@@ -169,6 +169,7 @@ def test_a_run_that_was_begun_may_say_what_it_protects_and_change_nothing(tmp_pa
         go_on(tmp_path, begun, said["user"])
 
 
+@pytest.mark.slow
 def test_a_run_says_by_whom_rows_are_protected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
