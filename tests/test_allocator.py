@@ -25,6 +25,7 @@ print(*[faults() for _ in range(4)])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc")
 def test_a_step_takes_the_pages_of_the_one_before() -> None:
     found = {}

@@ -119,6 +119,7 @@ def test_a_batch_with_padding_writes_what_each_prompt_writes_alone(folder: str) 
         assert text_format.decode(ids[0, len(prompt) :].tolist()) == text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("privacy", ["--privacy.target_epsilon=8", "--privacy=null"])
 @pytest.mark.parametrize("adapters", [True, False])
 def test_two_steps_of_fit_and_the_exported_model(

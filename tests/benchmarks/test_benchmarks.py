@@ -57,6 +57,7 @@ def test_clipping_writes_a_ratio_for_every_way_of_training(tmp_path: Path) -> No
         assert way in ways or f"- not run: {way}: not installed: pip install opake" in text
 
 
+@pytest.mark.slow
 def test_the_price_of_privacy_has_a_row_for_each_private_training(tmp_path: Path) -> None:
     path = tmp_path / "price.md"
     experiment = Path(__file__).parents[2] / "configs" / "experiments" / "quickstart.yaml"
@@ -114,6 +115,7 @@ def test_memory_writes_peaks(tmp_path: Path) -> None:
     assert "activation checkpointing" in path.read_text()
 
 
+@pytest.mark.slow
 def test_batching_writes_a_ratio_for_every_cut(tmp_path: Path) -> None:
     path = tmp_path / "batching.md"
     arguments = ["--units", "6", "--max-tokens", "64", "--micro-batch", "3", "--repeats", "1", "--models", "p(x)"]
@@ -172,6 +174,7 @@ def test_layers_prints_a_ratio_for_every_way(capsys: pytest.CaptureFixture[str])
         assert all(number(cell) > 0 for cell in rows[f"{name}: Doppel"][1:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("way", "most"), [("bfloat16", 2.1), ("nf4", 0.6)])
 def test_a_step_on_a_frozen_base_holds_what_is_planned_and_no_second_copy(
     way: str, most: float, tmp_path: Path

@@ -49,6 +49,7 @@ def test_the_adaptation_is_a_configuration_that_the_parser_takes(
     assert not end.value.code and "rank: 64" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_what_is_cut_short_leaves_what_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     where = place(tmp_path)
 

@@ -126,6 +126,7 @@ def test_what_passes_is_well_formed(tokenizer: PreTrainedTokenizerFast, text: st
     assert is_valid(tree) or not accepts(text_format, tree, constraint_to(text_format, NAMES))
 
 
+@pytest.mark.slow
 @given(programs.map(write), st.data())
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_well_formed_call_passes_and_damaged_ones_do_not(

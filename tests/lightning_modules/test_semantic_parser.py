@@ -264,6 +264,7 @@ def test_private_training_is_refused(
     assert not (tmp_path / "run" / "ledger.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_fit_and_annotate_by_command_line(
     tiny_model: str, corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

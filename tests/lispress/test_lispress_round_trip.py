@@ -101,6 +101,7 @@ def test_atoms_that_could_not_be_read_back_are_refused(kind, spelling: str) -> N
         kind(spelling)
 
 
+@pytest.mark.slow
 def test_every_tree_of_the_corpora_is_valid_and_round_trips_fast() -> None:
     trees = corpus_trees("smcalflow", "sgd")
     begin = time.process_time()

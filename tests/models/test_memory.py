@@ -66,6 +66,7 @@ def peak_of_a_step(model: PreTrainedModel, micro: Micro, length: int, function: 
     return peak_bytes(step, "cpu")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rank", "micro", "is_less"),
     [
@@ -108,6 +109,7 @@ def test_no_weight_is_read_of_a_model_that_has_none(monkeypatch: pytest.MonkeyPa
     assert LONG <= sizes[0] < sizes[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", [ScaledLogits(cap=30.0), ScaledLogits(scale=0.5)])
 def test_what_a_cap_makes_of_logits_is_counted(function: ScaledLogits) -> None:
     others, model, micro = live_bytes(), llama(4), Micro(2048, half=HALF, is_private=False)

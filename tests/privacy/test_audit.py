@@ -69,6 +69,7 @@ def randomised_response(
     return np.where(revealed, np.where(coins, 9.0, -9.0), scores), coins
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("epsilon", "delta", "claimed_delta"), [(0.5, 0.0, 0.0), (1.0, 0.0, 1e-5), (2.0, 2e-4, 2e-4), (4.0, 0.0, 0.0)]
 )
@@ -85,6 +86,7 @@ def test_bound_exceeds_the_true_epsilon_in_at_most_five_percent_of_runs(
     assert max(bounds) > 0.0
 
 
+@pytest.mark.slow
 def test_one_number_of_guesses_is_right_at_its_confidence_and_close_for_many_canaries() -> None:
     rng, epsilon, m, num_runs = np.random.default_rng(2), 1.0, 2000, 300
     correct = rng.binomial(m, math.exp(epsilon) / (1.0 + math.exp(epsilon)), num_runs)

@@ -93,6 +93,7 @@ def test_affordable_steps_are_exactly_those_that_spend_allows(path):
     assert ledger.remaining(name) == 0 and ledger.mechanisms[name].done_steps == 60 + room
 
 
+@pytest.mark.slow
 def test_room_is_held_back_for_a_histogram_until_it_is_made(path):
     spec = plan(2000, 100, [1, 4], 6.0, delta=1e-5, histogram_noise_multiplier=5.0)
     ledger, name = opened(path, spec=spec, steps=100)
@@ -381,6 +382,7 @@ def _spend_often(path: Path, stage: str) -> None:
         ledger.spend(name)
 
 
+@pytest.mark.slow
 def test_processes_share_one_ledger_without_losing_a_step(path):
     context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=_spend_often, args=(path, stage)) for stage in ("trees", "utterances")]

@@ -190,6 +190,7 @@ def reads(step: Step, run: Path) -> list[str]:
     return [word for word in leaves(dict(step.config)) if word not in writes(step, run)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PIPELINES)
 def test_jobs_are_what_a_local_run_does(
     name: str, tmp_path: Path, stand_ins: Path, capfd: pytest.CaptureFixture[str]
@@ -431,6 +432,7 @@ def test_a_configuration_that_does_not_parse_is_not_submitted(
     assert not (stand_ins / "sbatch.log").exists() and not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] if name != "adaptation-weather" else []) for name in SHIPPED]
 )

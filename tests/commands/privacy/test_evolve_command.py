@@ -165,6 +165,7 @@ def test_a_line_of_the_ledger_that_a_crash_tore_is_a_lost_round(tmp_path: Path, 
     assert (told["num_rounds"], told["num_lost_rounds"]) == (1, 1) and len(samples(tmp_path)) == 12
 
 
+@pytest.mark.slow
 def test_a_killed_process_asks_no_question_twice(tmp_path: Path, private: Path) -> None:
     """A real kill of a real process, while a real server answers."""
     process: list[subprocess.Popen[bytes]] = []

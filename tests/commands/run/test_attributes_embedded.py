@@ -89,6 +89,7 @@ class CutOffError(RuntimeError):
     """What kills a command in a test."""
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:delta")
 def test_a_step_that_was_killed_goes_on_with_what_it_has_measured(
     tmp_path: Path, tiny_model: str, monkeypatch: pytest.MonkeyPatch

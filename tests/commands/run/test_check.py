@@ -279,6 +279,7 @@ def test_what_counts_as_a_waste(batch_size: int, steps: int, number: int) -> Non
     assert len(Readiness("one_stage", "user", 100, batch_size, steps).warnings) == number
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:delta")
 @pytest.mark.parametrize("batch_size", [None, 5])
 def test_effort_multiplies_the_batch_at_the_same_number_of_steps(

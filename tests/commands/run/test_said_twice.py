@@ -68,6 +68,7 @@ def test_one_name_is_given_once(
     assert read_grid(["epsilon=3,inf"]) == [{"epsilon": 3}, {"epsilon": "inf"}]
 
 
+@pytest.mark.slow
 def test_a_field_of_an_experiment_is_an_option_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = ["run", QUICKSTART, str(tmp_path / "run"), "--check", "--systems", "one_stage"]
     assert cli.main([*run, "--data.batch_size=31", "--set", "seed=1", "--epochs.one_stage", "2"]) == 0

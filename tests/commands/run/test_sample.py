@@ -128,6 +128,7 @@ def test_samples_of_a_topic_are_those_that_the_released_codebook_calls_so(
     assert draw(run, "--topic", "no such topic") == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("found", [0, 1], ids=["none", "one a draw"])
 def test_a_draw_is_repeated_a_few_times_and_how_many_it_found_is_told(
     run: Path, found: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -14,6 +14,7 @@ import cli
 ROOT = Path(__file__).parents[3]
 
 
+@pytest.mark.slow
 def test_an_audit_does_not_take_a_wrong_checkpoint_for_its_own(
     tmp_path: Path,
     tiny_model: str,

@@ -30,6 +30,7 @@ def command(stage: Path, model: str, corpus: str) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_a_folder_with_a_checkpoint_asks_for_it_or_for_another(
     tmp_path: Path, tiny_model: str, corpus: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -264,6 +264,7 @@ def test_dialogues_of_one_id_in_two_spellings_are_asked_about_and_never_one(tmp_
         read_examples(path, "dialogue", unit_names="folded")
 
 
+@pytest.mark.slow
 def test_a_run_asks_which_names_are_one_and_takes_the_answer(
     tmp_path: Path, tiny_model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
