@@ -223,6 +223,7 @@ def test_a_batch_that_nothing_can_be_weighed_in_is_computed_as_ever() -> None:
     assert player.num_records == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("unit", "is_private", "precision"),
     [

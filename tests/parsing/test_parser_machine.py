@@ -68,6 +68,7 @@ def check_nearest_first(machine: ParserMachine) -> None:
         assert (kinds[t - 1], kinds[t]) != (2, 1), "LA comes after RA"
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(st.integers(0, 2**32), st.sampled_from(STYLES), st.integers(1, 120))
 def test_any_choice_of_allowed_actions_ends_in_a_well_formed_program(seed: int, style: str, max_actions: int) -> None:

@@ -149,6 +149,7 @@ def test_actions_out_of_place_are_refused() -> None:
         decode(early, "", VOCABULARY)
 
 
+@pytest.mark.slow
 def test_a_sample_of_the_corpora_round_trips() -> None:
     for folder in ("smcalflow", "sgd"):
         trees = corpus_trees(folder, fields=("lispress",))[::24]

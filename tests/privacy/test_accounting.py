@@ -150,6 +150,7 @@ def test_nothing_released_costs_nothing_and_no_noise_costs_everything():
     assert compute_epsilon([Mechanism(0.1, 0.05, 100)], 1e-5) > 100.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])
 def test_affordable_steps_are_the_last_that_fit(accountant):
     spent = [Mechanism(RATE, 1.1, 100)]

@@ -34,6 +34,7 @@ def test_steps_are_counted_exactly(units, batch, epochs, steps):
     assert plan(units, batch, epochs, 8.0, delta=1e-7, accountant="rdp").steps == steps
 
 
+@pytest.mark.slow
 def test_delta_defaults_below_one_over_n_and_a_large_one_is_questioned():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -43,6 +44,7 @@ def test_delta_defaults_below_one_over_n_and_a_large_one_is_questioned():
         plan(5000, 100, 1, 8.0, delta=1e-3)
 
 
+@pytest.mark.slow
 def test_a_delta_that_few_units_make_large_is_questioned():
     with pytest.warns(UserWarning, match="fewer than 1,000 units"):
         plan(300, 30, 1, 8.0, delta=2e-4)

@@ -28,7 +28,7 @@ EMBEDDED = ("adaptation.train=embedded:train?num=50", "adaptation.test=embedded:
         (SMALL, ["parser=no/such.ckpt"], "no/such.ckpt"),
         (SMALL, ["epsilon=three"], "epsilon is three"),
         (SMALL, ["systems=[none, full]"], "two_stage"),
-        (SMALL, ["adaptation.missing=Wether", *EMBEDDED], "Wether"),
+        pytest.param(SMALL, ["adaptation.missing=Wether", *EMBEDDED], "Wether", marks=pytest.mark.slow),
     ],
 )
 def test_wrong_calls_are_explained(

@@ -69,6 +69,7 @@ def test_all_releases_together_cost_mu(
     assert told == sorted(told) and told[-1] == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_rows_of_aim_keep_how_columns_go_together_and_independent_ones_do_not(codes: np.ndarray) -> None:
     apart = {method: total_variation(method(of(codes, 1.0)).draw(2000), codes, SIZES) for method in (aim, independent)}
     assert apart[aim] < 0.05 < 0.25 < apart[independent]
