@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import torch
 from run_folders import work_of
 from safetensors import safe_open
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import cli
 from commands.run.experiment.experiment import load
@@ -23,7 +24,8 @@ from datamodules.text_format import TextFormat
 from doppel.console.plan import num_parameters_of
 from doppel.errors import DataError, UserError
 from doppel.models.encoders import TextFeaturizer
-from doppel.models.load import load_model, load_tokenizer
+from doppel.models.faults import ModelError
+from doppel.models.load import load_config, load_model, load_tokenizer
 from doppel.models.made import MADE_BY, how_to_make
 from doppel.privacy.card import origins_of
 from lightning_modules.sampling import SamplingArguments, sample_texts
@@ -314,3 +316,16 @@ def test_the_module_says_an_error_in_one_line(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and done.stderr.strip().splitlines()[-1].startswith("error: pip cannot fetch")
+
+
+@pytest.mark.parametrize("loader", [load_tokenizer, load_config])
+@pytest.mark.parametrize("name", ["models/smollm2-135m-requests", "./absent", "a/b/c"])
+def test_a_name_that_no_hub_has_is_not_asked_of_one(
+    loader: Callable[[str], Any], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hub that does not answer is asked for half a minute, and the model is made by one command."""
+    monkeypatch.chdir(tmp_path)
+    for library in (AutoTokenizer, AutoConfig):
+        monkeypatch.setattr(library, "from_pretrained", lambda *_, **__: pytest.fail("a hub was asked"))
+    with pytest.raises(ModelError, match="make base-135m" if "smollm2" in name else "no such folder"):
+        loader(name)

@@ -44,7 +44,7 @@ def cannot(what: str, name: str, error: Exception) -> ModelError:
     folder = Path(name).expanduser()
     if (command := how_to_make(folder)) is not None:
         return ModelError(command)
-    if not folder.exists() and (name.startswith((".", "/", "~")) or name.count("/") > 1):
+    if not folder.exists() and is_no_hub_name(name):
         return ModelError(f"cannot load the {what} of {name!r}: there is no such folder; give a model's, or a hub name")
     where = f"the folder {name!r}" if folder.exists() else f"{name!r}, no local folder, from the Hugging Face hub"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
@@ -70,6 +70,11 @@ def cannot(what: str, name: str, error: Exception) -> ModelError:
         kind = "tokenizer.json" if what == "tokenizer" else "config.json, or a file of its weights,"
         reason = f"{kind} is damaged: copy it again ({type(error).__name__}: {reason})"
     return ModelError(f"cannot load the {what} of {where}: {reason}")
+
+
+def is_no_hub_name(name: str) -> bool:
+    """Return whether a name can only be that of a folder: a path, or of a model that a command makes."""
+    return name.startswith((".", "/", "~")) or name.count("/") > 1 or how_to_make(Path(name).expanduser()) is not None
 
 
 def _pointer_in(folder: Path) -> str | None:

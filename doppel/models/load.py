@@ -11,7 +11,7 @@ import torch
 from safetensors import safe_open
 
 from doppel.models.families import class_for, language_model_of
-from doppel.models.faults import FAILURES, LORA, ModelError, cannot
+from doppel.models.faults import FAILURES, LORA, ModelError, cannot, is_no_hub_name
 from doppel.models.lora_folder import CONFIG, WEIGHTS, base_of, lora_of, merge
 from doppel.models.quantized import check_packed, take_packed
 from doppel.privacy.card import check_base
@@ -209,7 +209,11 @@ def _class(kind: Kind, config: Any) -> Any:
 
 def _place(name: str | Path) -> str:
     folder = Path(name).expanduser()
-    return str(folder) if folder.is_dir() else str(name)
+    if folder.is_dir():
+        return str(folder)
+    if is_no_hub_name(str(name)):  # which a hub that does not answer would be asked for again and again
+        raise FileNotFoundError(folder)
+    return str(name)
 
 
 def _load_merged(
