@@ -8,12 +8,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from commands.lightning.trained_model import place_of
 from datamodules.reading.columns import Columns
 from datamodules.reading.example import Example
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import content_digest, expand_path
 from doppel.errors import UserError
 from doppel.lispress import is_valid
+from doppel.models.made import LARGER
 from doppel.resampling import pool_bins, tree_vector
 from doppel.topics import Codebook, Floats, make_codebook
 
@@ -189,6 +191,18 @@ def embed(texts: Sequence[str], encoder: str, independent: bool = False) -> Floa
     """
     vectors: Floats = _encoder(encoder).read(texts, independent).numpy()
     return vectors
+
+
+def places_of(texts: Sequence[str], human: Sequence[str]) -> list[float]:
+    """Return the place of each text among human ones under SmolLM2-135M, see :func:`.fluent.places_among`.
+
+    Raises:
+        UserError: The language model is not there.
+    """
+    from doppel.metrics.fluency import LanguageModel  # likewise
+    from doppel.selection.fluent import places_among
+
+    return places_among(texts, human, LanguageModel(place_of(LARGER)).nats)
 
 
 @lru_cache(maxsize=2)

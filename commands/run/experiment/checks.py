@@ -99,7 +99,8 @@ def _contradictions(experiment: Experiment) -> Iterator[str]:
             bool(experiment.label_words) and is_one
         ),
         "fluent chooses among candidates, by what is usual in the reference: give candidates=4 and reference, or leave "
-        "it out": experiment.fluent and (is_one or experiment.reference is None),
+        "it out": experiment.fluent
+        and (experiment.reference is None or (is_one and not draws_texts and experiment.systems != ["topics"])),
         "evolution.per_label needs the list of all labels: give labels, or leave it out": (
             evolves and evolution.per_label and experiment.labels is None
         ),

@@ -64,9 +64,10 @@ class Experiment:
         num_samples: Samples per system.
         candidates: Texts drawn per prompt, of which ``step keep-best`` keeps one. Two-stage systems: by round-trip
             parse match with ``public_parser``, or by fluency (``fluent``). ``labels`` and ``attributes``: one that a
-            public sentence encoder classifies as its prompt. 1: no selection.
-        fluent: Of a two-stage system's candidates, prefer those whose loss under SmolLM2-135M (``make base-135m``) is
-            at most the median of human requests of that length, those of ``reference``.
+            public sentence encoder classifies as its prompt. Texts without a prompt: by fluency alone. 1: no selection.
+        fluent: Prefer texts whose loss under SmolLM2-135M (``make base-135m``) is at most the median of human requests
+            of that length, those of ``reference``: among ``candidates``, and of ``topics`` among the over-sample, of
+            each topic and length as many as without.
         label_words: For ``keep-best``: value of a label → words that describe it, ``"1.0": terrible, worst``; by
             default the value itself. Public knowledge, never looked up in the private texts.
         public_parser: Checkpoint of a parser that selects among candidates, parses requests for ``resampling``, or

@@ -57,9 +57,10 @@ def _models(step: Step) -> Iterator[Model]:
         yield Model("evolution.generator", generator, "causal_lm", is_needed=False)  # it is an input file, too
         if given.get("reference"):
             yield Model("the judge of first texts", BASE, "causal_lm")
-    if step.command == "keep-best" and given.get("reference"):
+    is_chosen = step.command == "keep-best"
+    if given.get("fluent") or (is_chosen and given.get("reference")):
         yield Model("fluent", LARGER, "causal_lm")
-    elif step.command == "keep-best" and "parser" not in given:
+    if is_chosen and (given.get("num_samples") or not (given.get("reference") or given.get("parser"))):
         yield Model("candidates", MINILM, "encoder")
     if step.command == "evaluate":
         yield Model("fluency", LARGER, "causal_lm", is_needed=False)

@@ -76,6 +76,8 @@ def resample(context: StepContext, system: System, stage: str, shares: Shares, t
     told = {"shares": context.folder / folder / "marginals.json", "only": context.wanted.only}
     again = told if context.draw > 1 else {}
     options |= {"num_samples": experiment.num_samples, **again, "seed": experiment.seed}
+    fluent = context.reference if experiment.fluent and not shares.draws_trees else None
+    options |= {} if fluent is None else {"fluent": fluent.path}
     return context.step(
         "resample",
         "resample",
@@ -87,6 +89,7 @@ def resample(context: StepContext, system: System, stage: str, shares: Shares, t
             context.checkpoint(folder),
             options.get("parser"),
             public,
+            fluent,
             train,
         ],
         mechanisms=context.paid_by(system, "histogram") if releases and not context.is_exact else (),

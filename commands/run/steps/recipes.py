@@ -206,16 +206,17 @@ def _utterances(
 ) -> list[Step]:
     """The samples of a system, written for a file of it or for nothing (None) and drawn by shares, if any.
 
-    Of several for each prompt one is kept, where an experiment asks for it. What counts shares reads what a training
-    does.
+    Of several for each prompt one is kept, where an experiment asks for it, and fluent ones of several without. What
+    counts shares reads what a training does.
     """
     given = None if prompts is None else str(context.wanted.trees or context.folder / context.at(prompts))
     number = context.experiment.candidates
-    if given is not None and number > 1:
+    is_drawn = shares is not None and not shares.draws_trees
+    if number > 1 and not is_drawn and (given is not None or context.experiment.fluent):
         candidates = file_of(system, context.at("candidates.jsonl"), "candidates")
         sampled = predict(context, system, stage, candidates, given, shares, changes, number)
         return [sampled, keep_best(context, system, given)]
-    if shares is not None and not shares.draws_trees:
+    if shares is not None and is_drawn:
         pool = file_of(system, context.at("pool.jsonl"), "pool")
         drawn = resample(context, system, stage, shares, training)
         return [predict(context, system, stage, pool, given, shares, changes), drawn]

@@ -170,5 +170,9 @@ def test_without_an_encoder_or_candidates_nothing_starts(tmp_path: Path, monkeyp
 
 def test_words_of_labels_say_nothing_of_trees(tmp_path: Path) -> None:
     words = given(tmp_path, [INN_BAD], [("an inn", INN_BAD)])
-    with pytest.raises(UserError, match="--label-words.*--parser"):
-        call(keep_best, [*words, "--parser", "x.ckpt", "--label-words", json.dumps(STARS)], "keep-best")
+    with pytest.raises(UserError, match="--parser does not belong to prompts that are labels"):
+        call(keep_best, [*words, "--parser", "x.ckpt"], "keep-best")
+    (tmp_path / "trees.jsonl").write_text('{"parse": "(Yield)"}\n')
+    of_trees = [*words, "--prompts", str(tmp_path / "trees.jsonl"), "--reference", "embedded:test"]
+    with pytest.raises(UserError, match="--label-words does not belong to prompts that are trees"):
+        call(keep_best, [*of_trees, "--label-words", json.dumps(STARS)], "keep-best")

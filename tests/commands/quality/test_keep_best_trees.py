@@ -184,7 +184,7 @@ def test_fluent_texts_come_first_and_the_cap_keeps_the_draw_among_them(
 ) -> None:
     """The larger model's place is taken by the shipped base, which knows what people ask of a calendar."""
     base = Path("models/base").resolve()
-    monkeypatch.setattr("commands.quality.keep_best.place_of", lambda name: base)
+    monkeypatch.setattr("commands.privacy.feature_extractors.place_of", lambda name: base)
     people = [turn.utterance for turn in read_examples("embedded:test?num=150&seed=9", "utterance")]
     garbled = [" ".join(f"{word[::-1]}q" for word in text.split()) for text in people]
     prompts = [f"(Prompt (Number{n}))" for n in range(50)]
@@ -204,8 +204,7 @@ def test_fluent_texts_come_first_and_the_cap_keeps_the_draw_among_them(
     assert "also chose these samples" in capsys.readouterr().out
     assert len(set(kept)) > 60  # the least loss alone would keep one of each of the 50 prompts, whatever the seed
     lines = drawn(FIND, "find two", "find one") + drawn(ALICE, "find her", "hello")  # with a parser: the match
-    monkeypatch.setattr("commands.quality.keep_best._FLUENT", 1.0)
-    monkeypatch.setattr("doppel.metrics.judged.excess_nats", lambda *_: (np.zeros(4), np.zeros(9)))
+    monkeypatch.setattr("commands.quality.keep_best.places_of", lambda texts, _: [0.2] * len(texts))
     words = ["--candidates", write_lines(tmp_path / "c.jsonl", lines), "--reference", "embedded:test?num=50&seed=5"]
     words += ["--prompts", write_lines(tmp_path / "p.jsonl", [{"parse": FIND}, {"parse": ALICE}])]
     call(keep_best, [*words, "--parser", str(checkpoint), "--out", str(tmp_path / "o.jsonl")], "keep-best")
@@ -219,6 +218,7 @@ def test_a_run_with_fluent_candidates_needs_the_model_and_a_reference(
     for changes in ({"candidates": 1}, {"candidates": 4, "reference": None}):
         with pytest.raises(UserError, match="fluent"):
             load(file, {"fluent": True, **changes})
+    load(file, {"fluent": True, "systems": ["topics"]})  # which has an over-sample
     experiment = load(file, {"fluent": True, "candidates": 4, "systems": ["two_stage"]})
     check_sources(experiment)  # and no parser
     (step,) = (step for step in steps_of(experiment, tmp_path) if step.name == "two_stage-choose")
@@ -237,3 +237,44 @@ def test_what_is_usual_is_never_learnt_from_private_turns(tmp_path: Path, tiny_m
     words = ["--candidates", write_lines(run / "c.jsonl", drawn(FIND, "find one")), "--prompts", trees]
     with pytest.raises(UserError, match="--reference is .* is to be public"):
         call(keep_best, [*words, "--out", str(run / "o.jsonl"), "--reference", str(private)], "keep-best")
+
+
+def test_texts_without_prompts_are_kept_by_fluency_in_the_shares_of_their_kinds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the texts of each length are garbled, and none of these is kept."""
+    rng = np.random.default_rng(3)
+    sound = [" ".join(["say"] * int(n)) for n in rng.integers(1, 12, 200)]
+    lines = [{"utterance": text} for one in sound for text in (one, one.replace("say", "yas"))]
+    people = [" ".join(["say"] * n) for n in range(1, 12)] * 3
+    monkeypatch.setattr(
+        "commands.quality.keep_best.places_of", lambda texts, _: [0.9 if "yas" in text else 0.1 for text in texts]
+    )
+    monkeypatch.setattr(
+        "commands.privacy.feature_extractors.embed",
+        lambda texts, _: np.array([[1.0, len(t.split()) > 6] for t in texts], "f"),
+    )
+    words = ["--candidates", write_lines(tmp_path / "c.jsonl", lines), "--out", str(tmp_path / "o.jsonl")]
+    file = tmp_path / "people.txt"
+    file.write_text("\n".join(people))
+    words += ["--reference", str(file), "--num-samples", "100"]
+    call(keep_best, words, "keep-best")
+    kept = [json.loads(line) for line in (tmp_path / "o.jsonl").read_bytes().splitlines()]
+    assert len(kept) == 100 and all(line["place"] == 0.1 and "yas" not in line["utterance"] for line in kept)
+    mean = np.mean([len(line["utterance"].split()) for line in kept])
+    assert abs(mean - np.mean([len(text.split()) for text in sound])) < 0.5
+    assert json.loads(record_of(tmp_path / "o.jsonl").read_text())["candidates_fluent"] == 0.5
+    for lacking in (words[:-2], [*words[:4], *words[6:]]):
+        with pytest.raises(UserError, match="--reference and --num-samples"):
+            call(keep_best, lacking, "keep-best")
+
+
+def test_a_run_of_one_stage_keeps_fluent_ones_of_its_candidates_and_topics_of_the_over_sample(tmp_path: Path) -> None:
+    file = Path("configs/experiments/quickstart.yaml")
+    wanted = {"fluent": True, "candidates": 4, "systems": ["one_stage", "topics"], "num_samples": 50}
+    steps = {step.name: step for step in steps_of(load(file, wanted), tmp_path)}
+    sampled, kept = steps["one_stage-sample_one_stage"], steps["one_stage-choose"]
+    assert sampled.config["data"]["init_args"]["num_samples"] == 200
+    assert kept.config["num_samples"] == 50 and "prompts" not in kept.config and kept.config["reference"]
+    assert steps["topics-resample"].config["fluent"] == kept.config["reference"]
+    assert "topics-choose" not in steps
