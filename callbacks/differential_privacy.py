@@ -183,7 +183,7 @@ class DifferentialPrivacy(Callback):
         if self._checkpoints is not None:
             self._checkpoints.hold()
         if self.session is not None:
-            self.session.ledger.spend(self.session.mechanism_id)
+            self.session.spend(trainer.global_step, self._first_step)
         self._paid = trainer.global_step
 
     def on_before_optimizer_step(
@@ -285,7 +285,7 @@ class DifferentialPrivacy(Callback):
         if state is None:  # such as the bare weights that a spawned rank 0 hands to the process that started it
             return
         if self.session is not None and state["num_steps"] > 0:
-            self.session.ledger.release(state["mechanism_id"], sha256=sha256, steps=state["num_steps"])
+            self.session.release(state, sha256)
 
     def _note_diagnostics(self, stage: str) -> None:
         """Tell the ledger, where there is one, that figures of a private file leave beside what it paid for."""

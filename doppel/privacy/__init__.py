@@ -9,7 +9,9 @@ A map; `docs/claims.md` says for each claim which test attacks it, `docs/privacy
 - `noise`: N(0, (σC)²).
 - `noise_kernel`: the same in one kernel of a GPU.
 - `sampling`: the Poisson sample of a step.
-- `spec`: what a user asks for, the budget, and the plan that keeps it: σ, C, q, B, the steps.
+- `spec`: what a user asks for.
+- `plan`: the budget, and the plan that keeps it: σ, C, q, B, the steps.
+- `bands`: noise that is correlated over steps: with which coefficients, over how many steps.
 - `accounting`: what a mechanism costs, ε of mechanisms composed, and σ for an ε.
 - `ledger`: what was spent and released, written before anybody reads it.
 - `session`: one training and its ledger.

@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 
 from doppel.errors import UserError
 from doppel.privacy.accounting import Mechanism
-from doppel.privacy.spec import PrivacyBudget
+from doppel.privacy.plan import PrivacyBudget
 
 VERSION = 3
 #: Before a line's chain, and its length with what follows.

@@ -10,7 +10,8 @@ from typing import Any
 from doppel.privacy._ledger_file import LedgerError, LedgerFile, MechanismRecord
 from doppel.privacy._ledger_notes import Known, is_begun_by
 from doppel.privacy.accounting import Accountant, DPMechanism, compute_epsilon
-from doppel.privacy.spec import PrivacyBudget, what_is_protected
+from doppel.privacy.plan import PrivacyBudget
+from doppel.privacy.spec import what_is_protected
 
 _NOTHING = "No mechanism has touched private data: nothing was spent."
 #: What a ledger of many runs has before a scope (:func:`~doppel.privacy._ledger_sharing.join`); a scope may have any /.

@@ -13,6 +13,9 @@ The file holds JSON lines of five types, each chained to the lines before it (se
 - `caveat`: what the epsilon of a scope does not cover, in words; it `voids` the guarantee if the scope releases
   something about the private data without noise.
 
+Of a training with bands each step on file, planned or spent, is a *round*: the steps from one spend to the next, at
+most b, see :class:`~doppel.privacy.plan.DPPlan`; q is that of a round.
+
 Formal guarantees:
     A spend is on disk (fsync) before anybody can read what its step releases, and is refused if the scope's composed
     epsilon would pass its target. So at every moment, crash or not, what was released is a subset of what is on file,
@@ -39,7 +42,7 @@ from doppel.privacy._ledger_summary import Coming, compose, everything, summaris
 from doppel.privacy._ledger_total import admit_to_all, noted
 from doppel.privacy.accounting import Mechanism
 from doppel.privacy.fingerprint import key_path, keyed_fingerprint
-from doppel.privacy.spec import DPPlan, PrivacyBudget
+from doppel.privacy.plan import BANDED, DPPlan, PrivacyBudget
 
 __all__ = ["BudgetExceededError", "Coming", "Ledger", "LedgerError", "MechanismRecord", "Release", "join"]
 
@@ -124,9 +127,9 @@ class Ledger:
             stage: Name of the stage within the scope.
             spec: The guarantee that the stage runs under. Of a noised histogram q is 1 and `max_grad_norm` the
                 sensitivity.
-            planned_steps: Steps that this stage will take.
+            planned_steps: Steps that this stage will take. With bands the file counts their rounds and the reserve.
             data_fingerprint: Identifies the private data (a hash, never content).
-            kind: What the mechanism is, for the reader of the ledger.
+            kind: What the mechanism is, for the reader of the ledger; with bands it says so.
             total_epsilon: What all budgets on the same data may cost together, see
                 :func:`~doppel.privacy._ledger_total.admit_to_all`.
 
@@ -145,11 +148,13 @@ class Ledger:
             raise LedgerError(
                 f"planned_steps of {scope}/{stage} is {planned_steps}: plan at least one.", about=self.path
             )
-        promise = asdict(spec.budget)
-        numbers = {**spec.to_dict(), "sample_rate": spec.sample_rate}
+        promise, num_rounds = asdict(spec.budget), spec.rounds(planned_steps) + spec.reserve(planned_steps)
+        numbers = {**spec.to_dict(), "sample_rate": spec.round_rate}
         mechanism_id, scope = self.mechanism_id(scope, stage), self._prefix + scope
-        steps = {"planned_steps": planned_steps, "data_fingerprint": keyed_fingerprint(data_fingerprint)}
+        steps = {"planned_steps": num_rounds, "data_fingerprint": keyed_fingerprint(data_fingerprint)}
         fields = {"kind": kind, **{name: numbers[name] for name in _RECORDED}, **steps}
+        if spec.bands > 1:
+            fields |= {"kind": BANDED, "bands": spec.bands, "coefficients": numbers["coefficients"]}
         with self._file.locked():
             budget, known = self._file.promises.get(scope), self._file.mechanisms.get(mechanism_id)
             if self._file.has_begun(scope):
@@ -160,7 +165,8 @@ class Ledger:
                 self._file.append({"type": "budget", "scope": scope, **promise, "run": run})
                 known = self._file.mechanisms.get(mechanism_id)
             if known is not None and known.done_steps:
-                self._refuse_change(f"mechanism {mechanism_id!r}", known.fields, fields)
+                terms = {name: value for name, value in fields.items() if name != "coefficients"}  # cost nothing
+                self._refuse_change(f"mechanism {mechanism_id!r}", known.fields, terms)
             elif known is None or known.fields != fields:
                 names = {"id": mechanism_id, "scope": scope, "stage": stage}
                 self._file.append({"type": "mechanism", **names, **fields})
@@ -172,7 +178,7 @@ class Ledger:
                 with noted(self._file, self._prefix, opened):
                     pass
             elif total_epsilon is not None:
-                coming = [opened.mechanism(planned_steps)] if self._file.has_begun(scope) else spec.mechanisms()
+                coming = [opened.mechanism(num_rounds)] if self._file.has_begun(scope) else spec.mechanisms()
                 admit_to_all(self._file, self._prefix, opened, total_epsilon, coming)
         return mechanism_id
 

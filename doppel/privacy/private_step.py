@@ -15,8 +15,8 @@ from doppel.errors import UserError
 from doppel.gradients import GradientReducer
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.noise import GaussianNoise
+from doppel.privacy.plan import DPPlan
 from doppel.privacy.secret import Secret
-from doppel.privacy.spec import DPPlan
 
 #: Where the state of PyTorch's CPU generator holds the 624 words, of 32 bits each, of its Mersenne twister.
 _TWISTER = slice(24, 24 + 624 * 8)

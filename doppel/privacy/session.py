@@ -6,13 +6,15 @@ import logging
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from doppel.files import sha256_of
 from doppel.privacy.ledger import BudgetExceededError, Coming, Ledger
+from doppel.privacy.plan import DPPlan
 from doppel.privacy.private_step import PrivateTrainingError
-from doppel.privacy.spec import DPPlan, PrivacyArguments
+from doppel.privacy.spec import PrivacyArguments
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,9 @@ def plan_stage(
         )
     plan = privacy.plan(data.num_units, data.batch_size, epochs, data.unit, data.max_rows_per_unit)
     known = plan.to_dict() if before is None else before["spec"]
+    if plan.bands > 1 and known.get("bands") == plan.bands:
+        # Nothing that is promised depends on them, and another SciPy finds others.
+        plan = replace(plan, coefficients=known["coefficients"])
     changed = sorted(name for name, value in plan.to_dict().items() if known.get(name) != value)
     if changed:
         raise PrivateTrainingError(
@@ -116,7 +121,8 @@ class PrivateSession:
             )
 
     def open(self, data: Any, planned_steps: int, origins: Sequence[Mapping[str, Any]], is_resumed: bool) -> int:
-        """Declare the mechanism, and what its ε does not cover; return how many steps the budget affords.
+        """Declare the mechanism, and what its ε does not cover; return how many steps the budget affords, from the
+        beginning of a segment: all of its rounds that are left.
 
         Args:
             data: As of :func:`plan_stage`.
@@ -148,17 +154,37 @@ class PrivateSession:
             self.ledger.caveat(privacy.scope, text, voids=voids)
         if self.num_spent and not is_resumed:
             log.warning(
-                "the ledger %s has %d steps of %s, and this training begins anew: it is charged on top of them. "
+                "the ledger %s has %d %s of %s, and this training begins anew: it is charged on top of them. "
                 "--ckpt_path last resumes from a checkpoint, where there is one",
                 self.ledger.path,
                 self.num_spent,
+                self._counts,
                 self.mechanism_id,
             )
-        return self.ledger.remaining(self.mechanism_id, later=self.plan.releases)
+        return self.ledger.remaining(self.mechanism_id, later=self.plan.releases) * self.plan.bands
+
+    def spend(self, step: int, first_step: int) -> None:
+        """Charge a step before it runs: with bands, the first of every b from the first of the process, for its round.
+
+        Raises:
+            BudgetExceededError: The budget does not afford it.
+        """
+        if (step - first_step) % self.plan.bands == 0:
+            self.ledger.spend(self.mechanism_id)
+
+    def release(self, state: Mapping[str, Any], sha256: str) -> None:
+        """Write a checkpoint to the ledger: with the steps that it has; with bands, with all rounds that are charged.
+
+        Args:
+            state: What the checkpoint says of its training.
+            sha256: Of its file.
+        """
+        steps = state["num_steps"] if self.plan.bands == 1 else None
+        self.ledger.release(state["mechanism_id"], sha256=sha256, steps=steps)
 
     @property
     def num_spent(self) -> int:
-        """Steps of this training that are paid."""
+        """Steps of this training that are paid; with bands, rounds."""
         return self.ledger.mechanisms[self.mechanism_id].done_steps
 
     @property
@@ -172,8 +198,8 @@ class PrivateSession:
             "dp/epsilon": self.epsilon,
             "dp/delta": self.plan.budget.delta,
             "dp/noise_multiplier": self.plan.noise_multiplier,
-            "dp/sample_rate": self.plan.sample_rate,
-            "dp/num_steps": float(self.num_spent),
+            "dp/sample_rate": self.plan.round_rate,
+            f"dp/num_{self._counts}": float(self.num_spent),
         }
 
     def statement(self, wanted_steps: int | None = None) -> list[str]:
@@ -190,12 +216,19 @@ class PrivateSession:
         if void := self.ledger.voids(scope):
             return [f"NOT PRIVATE, budget {scope!r}: {'; '.join(void)}"]
         spent = f"; spent so far ε = {self.epsilon:.3f}" if wanted_steps is None else ""
+        num = self.num_spent if wanted_steps is None else plan.rounds(wanted_steps)
+        steps = f"{num} steps" if plan.bands == 1 else f"{num} rounds of {plan.bands} steps"
         return [
             f"PRIVATE, budget {scope!r}: target ε = {target:g} at δ = {plan.budget.delta:.3g}{spent}",
             f"  for one {plan.budget.unit} more or less; N = {plan.num_units}, σ = {plan.noise_multiplier:.4g}, "
-            f"{self.num_spent if wanted_steps is None else wanted_steps} steps of ~{plan.expected_batch_size}",
+            f"{steps} of ~{plan.expected_batch_size}",
             *self._with_others(),
         ]
+
+    @property
+    def _counts(self) -> str:
+        """What a line of the ledger pays for."""
+        return "steps" if self.plan.bands == 1 else "rounds"
 
     def _with_others(self) -> list[str]:
         """What all runs on the same data come to, this training with all its steps; nothing where there is no other."""

@@ -396,7 +396,7 @@ def test_processes_share_one_ledger_without_losing_a_step(path):
 
 def test_an_epsilon_that_is_no_number_admits_no_step(path, monkeypatch):
     ledger, name = opened(path)
-    monkeypatch.setattr("doppel.privacy.spec.compute_epsilon", lambda *a, **k: math.nan)
+    monkeypatch.setattr("doppel.privacy.plan.compute_epsilon", lambda *a, **k: math.nan)
     with pytest.raises(BudgetExceededError):
         ledger.spend(name)
     assert ledger.mechanisms[name].done_steps == 0
@@ -405,7 +405,7 @@ def test_an_epsilon_that_is_no_number_admits_no_step(path, monkeypatch):
 def test_spending_does_not_account_anew_at_every_step(path, monkeypatch):
     ledger, name = opened(path, steps=100)
     calls = []
-    monkeypatch.setattr("doppel.privacy.spec.compute_epsilon", lambda *a, **k: calls.append(a) or 1.0)
+    monkeypatch.setattr("doppel.privacy.plan.compute_epsilon", lambda *a, **k: calls.append(a) or 1.0)
     for _ in range(100):
         ledger.spend(name)
     assert len(calls) == 1
