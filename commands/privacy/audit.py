@@ -114,7 +114,8 @@ def render(report: dict[str, Any]) -> str:
     if claim is not None:
         claimed = (
             f"ε = {claim['epsilon']:.4g} at δ = {claim['delta']:.3g} ({claim['accountant']}, "
-            f"σ = {claim['noise_multiplier']:.4g}, C = {claim['max_grad_norm']:g}, q = {claim['sample_rate']:.4g})"
+            f"σ = {claim['noise_multiplier']:.4g}, C = {claim['max_grad_norm']:g}, q = {claim['sample_rate']:.4g}"
+            f"{', bands = ' + str(claim['bands']) if 'bands' in claim else ''})"
         )
         claimed += "".join(f"; NOT PRIVATE: {text}" for text in claim.get("voids", ()))
     rows = [

@@ -151,6 +151,7 @@ class AuditTrainer(Trainer):
                 assert callback.session is not None and callback.spec is not None
                 names = ("noise_multiplier", "max_grad_norm", "sample_rate")
                 stated = {name: getattr(callback.spec, name) for name in names}
+                stated |= {"bands": callback.spec.bands} if callback.spec.bands > 1 else {}
                 stated |= {"delta": callback.spec.budget.delta, "accountant": callback.spec.budget.accountant}
                 scope, ledger = callback.privacy.scope, callback.session.ledger
                 return {"epsilon": ledger.epsilon(scope), "voids": ledger.voids(scope), **stated}

@@ -27,6 +27,7 @@ from doppel.console.collection import no_collection
 from doppel.errors import UserError
 from doppel.files import MANIFEST, sha256_of, write_json, write_text
 from doppel.privacy.card import check_card
+from doppel.privacy.plan import counted_in
 
 CARD = "privacy_card"
 _LIBRARIES = {"pld": "dp-accounting", "rdp": "dp-accounting", "prv": "opacus"}
@@ -185,10 +186,11 @@ def _budget(name: str, summary: Mapping[str, Any], reasons: list[str]) -> dict[s
 
 
 def _mechanism(recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """A mechanism by the field's names: σ, q, C, B, N, and its steps."""
+    """A mechanism by the field's names: σ, q, C, B, N, and its steps; with bands its rounds, and their q."""
     names = ("sample_rate", "noise_multiplier", "max_grad_norm", "batch_size", "num_units", "max_rows_per_unit")
     kind = recorded["kind"].replace("_", " ")
-    steps = {"steps_done": recorded["done_steps"], "steps_planned": recorded["planned_steps"]}
+    steps = {"steps_done": recorded["done_steps"], "steps_planned": recorded["wanted_steps"]}
+    steps |= {"bands": recorded["bands"]} if "bands" in recorded else {}
     return {"stage": recorded["stage"], "mechanism": kind, **{name: recorded[name] for name in names}, **steps}
 
 
@@ -302,7 +304,7 @@ def render_card(content: Mapping[str, Any]) -> str:
         lines += [
             f"  {m['stage']}: {m['mechanism']}, q = {m['sample_rate']:.4g}, σ = {m['noise_multiplier']:.4g}, "
             f"C = {m['max_grad_norm']:g}, B = {m['batch_size']}, N = {m['num_units']}, "
-            f"{m['steps_done']} of {m['steps_planned']} steps"
+            f"{m['steps_done']} of {m['steps_planned']} {counted_in(m.get('bands', 1))}"
             for m in own["mechanisms"]
         ]
         lines += [f"  caveat: {text}" for text in own["caveats"]]

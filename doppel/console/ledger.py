@@ -11,6 +11,7 @@ from typing import Any
 from doppel.console.table import Table
 from doppel.files import run_of
 from doppel.privacy.ledger import Ledger, LedgerError
+from doppel.privacy.plan import counted_in
 
 FILE_NAME = "ledger.jsonl"
 #: Variable that names one ledger for all runs of a site.
@@ -84,7 +85,7 @@ def tables(summary: dict[str, Any]) -> str:
             "C": f"{m['max_grad_norm']:g}",
             "B": f"{m['batch_size']:,}",
             "N": f"{m['num_units']:,}",
-            "steps": f"{m['done_steps']:,}/{m['planned_steps']:,}",
+            "steps": f"{m['done_steps']:,}/{m['wanted_steps']:,}{' ' + counted_in(m['bands']) if 'bands' in m else ''}",
             "epsilon alone": "void" if m["epsilon"] is None else f"{m['epsilon']:.3f}",
             "data": m["data_fingerprint"][:12],
         }

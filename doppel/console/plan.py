@@ -56,6 +56,7 @@ def plan(
     target_epsilon: float | None = None,
     delta: float | None = None,
     accountant: Accountant = "pld",
+    bands: int | Literal["auto"] = 1,
     unit: str = "utterance",
     base: Path | None = None,
     num_parameters: int | None = None,
@@ -86,6 +87,7 @@ def plan(
         target_epsilon: Budget of all stages together.
         delta: Failure probability; min(1/(N ln N), 1e-5) if left out.
         accountant: Which bound to calibrate with.
+        bands: Steps over which noise is correlated, or auto; needs the optimiser DPAdam.
         unit: What one neighbour adds or removes.
         base: Folder of the base model, whose weights are counted: all of them are trained; with --gpu also a hub name.
             By default models/base; where it is not there, the size of the noise is left out.
@@ -119,7 +121,8 @@ def plan(
     batch_size = usual_batch_size(num_units) if batch_size is None else batch_size
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # said in the report instead
-        spec = make_plan(num_units, batch_size, epochs, target_epsilon, delta=delta, accountant=accountant, unit=unit)
+        terms: dict[str, Any] = {"delta": delta, "accountant": accountant, "unit": unit, "bands": bands}
+        spec = make_plan(num_units, batch_size, epochs, target_epsilon, **terms)
     result = report(spec, num_parameters) | ({} if memory is None else {"memory": memory})
     text = to_json(result, indent=2) if json else table(result)
     sys.stdout.write(text + ("" if json or memory is None else "\n" + memory_table(memory)) + "\n")
@@ -185,9 +188,24 @@ def in_words(noise_over_training: float) -> str:
     return f"The noise is {size}. {told}. {_LESS} lower it."
 
 
+def in_bands(spec: DPPlan) -> str | None:
+    """Tell what bands are worth, and what a restart costs; None without."""
+    if spec.bands == 1:
+        return None
+    felt, reserve = spec.equivalent, sum(map(spec.reserve, spec.stage_steps))
+    ratio = felt.noise_multiplier / spec.independent.noise_multiplier
+    return (
+        f"bands {spec.bands}: the weights get {ratio:.2f} times the noise of independent steps, which would need "
+        f"ε = {felt.budget.epsilon(felt.mechanisms()):.3g} for it; in reserve: "
+        f"{reserve or 'no'} round{'s' * (reserve != 1)} of {spec.bands} steps, of which a restart within one takes one"
+    )
+
+
 def over_training(spec: DPPlan, num_parameters: int) -> float:
-    """Return the norm of the noise of all steps over the largest signal."""
-    return spec.noise_multiplier * math.sqrt(num_parameters) / spec.expected_batch_size / math.sqrt(spec.steps)
+    """Return the norm of the noise of all steps over the largest signal; with bands, of what the weights get of it."""
+    return (
+        spec.equivalent.noise_multiplier * math.sqrt(num_parameters) / spec.expected_batch_size / math.sqrt(spec.steps)
+    )
 
 
 def report(spec: DPPlan, num_parameters: int | None = None) -> dict[str, Any]:
@@ -200,21 +218,24 @@ def report(spec: DPPlan, num_parameters: int | None = None) -> dict[str, Any]:
     Returns:
         The plan's numbers, `epsilon` (achieved, by its accountant), `noise_per_coordinate` (sigma / B,
         in units of the clipping norm), `noise_to_signal` (sigma sqrt(d) / B), `noise_over_training`
-        (that over sqrt(steps)), `verdict` (in words) and `warnings`; without parameters no `noise_to_signal`.
+        (that over sqrt(steps)), `verdict` (in words) and `warnings`; without parameters no `noise_to_signal`. With
+        bands also `bands`, `rounds` (the reserve among them) and `gain` (in words), and sizes of noise are those of
+        independent noise that is as large in the weights.
 
     Raises:
         CalibrationError: If `num_parameters` is below 1.
     """
     if num_parameters is not None and num_parameters < 1:
         raise CalibrationError(f"num_parameters is {num_parameters}: give the number of trained parameters.")
-    budget, steps = spec.budget, spec.steps
+    budget, steps, felt = spec.budget, spec.steps, spec.equivalent.noise_multiplier
     notes = [note] if (note := note_on_delta(budget.delta, spec.num_units, budget.unit)) is not None else []
     noise: dict[str, Any] = {"verdict": "How large the noise is depends on the model: give --base or --num-parameters."}
     if num_parameters is not None:
-        noise_to_signal = spec.noise_multiplier * math.sqrt(num_parameters) / spec.expected_batch_size
+        noise_to_signal = felt * math.sqrt(num_parameters) / spec.expected_batch_size
         noise = {"noise_to_signal": noise_to_signal, "noise_over_training": over_training(spec, num_parameters)}
         noise["verdict"] = in_words(noise["noise_over_training"])
-    if budget.accountant != "rdp" and steps > MAX_GRID_STEPS[budget.accountant]:
+    rounds = sum(own.steps for own in spec.mechanisms()) - len(spec.releases)
+    if budget.accountant != "rdp" and rounds > MAX_GRID_STEPS[budget.accountant]:
         notes.append(
             f"of more than {MAX_GRID_STEPS[budget.accountant]:,} steps epsilon by {budget.accountant} is a Rényi "
             "bound, which holds but is looser"
@@ -225,11 +246,12 @@ def report(spec: DPPlan, num_parameters: int | None = None) -> dict[str, Any]:
         "batch_size": spec.expected_batch_size,
         "sample_rate": spec.sample_rate,
         "noise_multiplier": spec.noise_multiplier,
+        **({"bands": spec.bands, "rounds": rounds, "gain": in_bands(spec)} if spec.bands > 1 else {}),
         "steps": steps,
         "stage_steps": list(spec.stage_steps),
         "epsilon": budget.epsilon(spec.mechanisms()),
         "num_parameters": num_parameters,
-        "noise_per_coordinate": spec.noise_multiplier / spec.expected_batch_size,
+        "noise_per_coordinate": felt / spec.expected_batch_size,
         **noise,
         "warnings": notes,
     }
@@ -257,7 +279,8 @@ def table(result: dict[str, Any]) -> str:
             ("… of all steps", f"{result['noise_over_training']:.3g}"),
         ]
     rows.append((f"epsilon by {result['accountant']}", f"{result['epsilon']:.3f}  (calibrated with this)"))
-    mechanism = Mechanism(result["sample_rate"], result["noise_multiplier"], result["steps"])
+    rate, rounds = result["sample_rate"] * result.get("bands", 1), result.get("rounds", result["steps"])
+    mechanism = Mechanism(min(rate, 1.0), result["noise_multiplier"], rounds)
     others: tuple[Accountant, ...] = ("pld", "rdp")  # prv would import PyTorch
     for accountant in others:
         if accountant != result["accountant"]:
@@ -265,5 +288,6 @@ def table(result: dict[str, Any]) -> str:
             rows.append((f"epsilon by {accountant}", f"{epsilon:.3f}"))
     width = max(len(name) for name, _ in rows)
     lines = [f"{name:<{width}}  {value}" for name, value in rows]
-    lines += [*(f"warning: {note}" for note in result["warnings"]), result["verdict"], _NEXT]
+    gain = [result["gain"]] if "gain" in result else []
+    lines += [*gain, *(f"warning: {note}" for note in result["warnings"]), result["verdict"], _NEXT]
     return "\n".join(lines)

@@ -81,8 +81,13 @@ class MechanismRecord:
 
     @property
     def planned_steps(self) -> int:
-        """Steps that the stage declared."""
+        """Steps that the stage declared, with those in reserve."""
         return int(self.fields["planned_steps"])
+
+    @property
+    def wanted_steps(self) -> int:
+        """Steps of a whole training of the stage, without those in reserve for a restart."""
+        return self.planned_steps - int(self.fields.get("reserve", 0))
 
     @property
     def key(self) -> tuple[float, float]:

@@ -148,13 +148,15 @@ class Ledger:
             raise LedgerError(
                 f"planned_steps of {scope}/{stage} is {planned_steps}: plan at least one.", about=self.path
             )
-        promise, num_rounds = asdict(spec.budget), spec.rounds(planned_steps) + spec.reserve(planned_steps)
+        promise, reserve = asdict(spec.budget), spec.reserve(planned_steps)
+        num_rounds = spec.rounds(planned_steps) + reserve
         numbers = {**spec.to_dict(), "sample_rate": spec.round_rate}
         mechanism_id, scope = self.mechanism_id(scope, stage), self._prefix + scope
         steps = {"planned_steps": num_rounds, "data_fingerprint": keyed_fingerprint(data_fingerprint)}
         fields = {"kind": kind, **{name: numbers[name] for name in _RECORDED}, **steps}
         if spec.bands > 1:
-            fields |= {"kind": BANDED, "bands": spec.bands, "coefficients": numbers["coefficients"]}
+            told = {name: numbers[name] for name in ("bands", "coefficients")}
+            fields |= {"kind": BANDED, **told, "reserve": reserve}
         with self._file.locked():
             budget, known = self._file.promises.get(scope), self._file.mechanisms.get(mechanism_id)
             if self._file.has_begun(scope):

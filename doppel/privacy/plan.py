@@ -26,6 +26,11 @@ RESERVE_FROM = 20
 BANDED = "banded_matrix_factorization"
 
 
+def counted_in(bands: int) -> str:
+    """Return what a ledger counts a training in, for people."""
+    return "steps" if bands == 1 else f"rounds of {bands} steps"
+
+
 @dataclass(frozen=True)
 class PrivacyBudget:
     """What everything in a scope may cost together.

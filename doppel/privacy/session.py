@@ -12,7 +12,7 @@ from typing import Any
 
 from doppel.files import sha256_of
 from doppel.privacy.ledger import BudgetExceededError, Coming, Ledger
-from doppel.privacy.plan import DPPlan
+from doppel.privacy.plan import DPPlan, counted_in
 from doppel.privacy.private_step import PrivateTrainingError
 from doppel.privacy.spec import PrivacyArguments
 
@@ -78,11 +78,11 @@ def last_step(privacy: PrivacyArguments, wanted: int, done: int, affordable: int
     return min(wanted, done + affordable)
 
 
-def checkpoint_every(steps: int) -> int:
+def checkpoint_every(steps: int, bands: int = 1) -> int:
     """Return after how many steps a training of so many ``steps`` keeps its next checkpoint, at the latest: a twentieth
-    of them, and so many a crash can undo, which stay spent.
+    of them, in whole rounds, and so many a crash can undo, which stay spent.
     """
-    return max(1, steps // 20)
+    return bands * math.ceil(max(1, steps // 20) / bands)
 
 
 class PrivateSession:
@@ -158,7 +158,7 @@ class PrivateSession:
                 "--ckpt_path last resumes from a checkpoint, where there is one",
                 self.ledger.path,
                 self.num_spent,
-                self._counts,
+                counted_in(self.plan.bands),
                 self.mechanism_id,
             )
         return self.ledger.remaining(self.mechanism_id, later=self.plan.releases) * self.plan.bands
@@ -199,7 +199,7 @@ class PrivateSession:
             "dp/delta": self.plan.budget.delta,
             "dp/noise_multiplier": self.plan.noise_multiplier,
             "dp/sample_rate": self.plan.round_rate,
-            f"dp/num_{self._counts}": float(self.num_spent),
+            f"dp/num_{'steps' if self.plan.bands == 1 else 'rounds'}": float(self.num_spent),
         }
 
     def statement(self, wanted_steps: int | None = None) -> list[str]:
@@ -217,18 +217,12 @@ class PrivateSession:
             return [f"NOT PRIVATE, budget {scope!r}: {'; '.join(void)}"]
         spent = f"; spent so far ε = {self.epsilon:.3f}" if wanted_steps is None else ""
         num = self.num_spent if wanted_steps is None else plan.rounds(wanted_steps)
-        steps = f"{num} steps" if plan.bands == 1 else f"{num} rounds of {plan.bands} steps"
         return [
             f"PRIVATE, budget {scope!r}: target ε = {target:g} at δ = {plan.budget.delta:.3g}{spent}",
             f"  for one {plan.budget.unit} more or less; N = {plan.num_units}, σ = {plan.noise_multiplier:.4g}, "
-            f"{steps} of ~{plan.expected_batch_size}",
+            f"{num} {counted_in(plan.bands)} of ~{plan.expected_batch_size}",
             *self._with_others(),
         ]
-
-    @property
-    def _counts(self) -> str:
-        """What a line of the ledger pays for."""
-        return "steps" if self.plan.bands == 1 else "rounds"
 
     def _with_others(self) -> list[str]:
         """What all runs on the same data come to, this training with all its steps; nothing where there is no other."""

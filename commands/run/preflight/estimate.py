@@ -25,6 +25,7 @@ from datamodules.reading.columns import ReferenceColumns
 from datamodules.reading.examples import place_examples
 from datamodules.reading.files import expand_path
 from datamodules.text_format import TextFormat
+from doppel.console.plan import in_bands
 from doppel.console.say import say
 from doppel.errors import DataError
 from doppel.evolution.budget import Outlook
@@ -62,12 +63,14 @@ def tell_ready(plan: RunPlan, found: Mapping[str, Readiness | Outlook]) -> None:
             more = "" if ready.unit == "utterance" else f", as much again for each further row a {ready.unit} has"
             say(f"{ready.text}, {_range(least, most)} of training on this machine (by public rows{more})")
             if ready.spec is not None:
-                most = max(map(checkpoint_every, ready.spec.stage_steps))
+                most = max(checkpoint_every(steps, ready.spec.bands) for steps in ready.spec.stage_steps)
                 often = "step" if most == 1 else f"{most} steps"
                 say(
                     f"   a checkpoint is kept every {often} at least: a crash costs at most so many of the "
                     f"{ready.steps:,}, which stay paid"
                 )
+                if (told := in_bands(ready.spec)) is not None:
+                    say(f"   {told}")
             if experiment.effort > 1:
                 say(f"   effort={experiment.effort}: effort=1 takes 1/{experiment.effort} of the time, with more noise")
             if held is not None:
