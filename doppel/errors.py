@@ -19,3 +19,7 @@ class UserError(Exception):
 
 class DataError(UserError):
     """Input that cannot be used, or output that cannot be written. Never quotes the data itself."""
+
+
+class PrivateTrainingError(UserError):
+    """A setting that would break the guarantee."""

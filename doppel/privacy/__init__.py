@@ -8,10 +8,12 @@ A map; `docs/claims.md` says for each claim which test attacks it, `docs/privacy
 - `secret`: 256 bits, and the cryptographic streams that everything random is drawn from.
 - `noise`: N(0, (σC)²).
 - `noise_kernel`: the same in one kernel of a GPU.
+- `banded_noise`: noise of which later steps take a part back.
 - `sampling`: the Poisson sample of a step.
 - `spec`: what a user asks for.
 - `plan`: the budget, and the plan that keeps it: σ, C, q, B, the steps.
-- `bands`: noise that is correlated over steps: with which coefficients, over how many steps.
+- `bands`: with which coefficients it does, over how many steps.
+- `optimizer`: Adam that knows its noise.
 - `accounting`: what a mechanism costs, ε of mechanisms composed, and σ for an ε.
 - `ledger`: what was spent and released, written before anybody reads it.
 - `session`: one training and its ledger.

@@ -87,16 +87,27 @@ class GaussianNoise:
         Raises:
             ValueError: ``place`` is no such multiple, or ``flat`` is no vector that lies in one piece.
         """
+        self._add(flat, place, step, GRID_BITS)
+
+    @property
+    def std(self) -> float:
+        """σC."""
+        return self.noise_multiplier * self.max_grad_norm if self.noise_multiplier else 0.0
+
+    def grid(self, bits: int = GRID_BITS) -> float:
+        """Return 2^-``bits`` of the next power of two above σC."""
+        return 2.0 ** (math.ceil(math.log2(self.std)) - bits)
+
+    def _add(self, flat: Tensor, place: int, step: int, grid_bits: int) -> None:
         if place % PART or flat.dim() != 1 or not flat.is_contiguous():
             raise ValueError(
                 f"noise for a tensor of shape {list(flat.shape)} at place {place}: give a contiguous vector, at a "
                 f"multiple of {PART}"
             )
-        std = self.noise_multiplier * self.max_grad_norm if self.noise_multiplier else 0.0
-        if std and flat.numel():
-            grid = 2.0 ** (math.ceil(math.log2(std)) - GRID_BITS)
-            add = _best_way(flat.device) if flat.is_cuda and flat.dtype is torch.float32 else add_by_tensors
-            add(flat, self._secret.key("noise", step), place, std, grid)
+        if self.std and flat.numel():
+            has_kernel = flat.is_cuda and flat.dtype in (torch.float32, torch.float64)
+            add = _best_way(flat.device, flat.dtype) if has_kernel else add_by_tensors
+            add(flat, self._secret.key("noise", step), place, self.std, self.grid(grid_bits))
 
 
 def add_by_tensors(flat: Tensor, key: bytes, place: int, std: float, grid: float) -> None:
@@ -127,7 +138,7 @@ def add_by_tensors(flat: Tensor, key: bytes, place: int, std: float, grid: float
 
 
 @cache
-def _best_way(device: torch.device) -> Callable[[Tensor, bytes, int, float, float], None]:
+def _best_way(device: torch.device, dtype: torch.dtype) -> Callable[[Tensor, bytes, int, float, float], None]:
     """The kernel, where Triton is installed, compiles it, and it adds to the bit what tensor operations add."""
     if importlib.util.find_spec("triton") is None:
         return add_by_tensors
@@ -138,7 +149,7 @@ def _best_way(device: torch.device) -> Callable[[Tensor, bytes, int, float, floa
     except ImportError:  # a version of other names
         return add_by_tensors
     test = bytes(range(32)), 3 * PART, 1.62, 2.0**-29
-    found = torch.linspace(-5, 5, 1001, device=device)
+    found = torch.linspace(-5, 5, 1001, device=device, dtype=dtype)
     expected = found.clone()
     add_by_tensors(expected, *test)
     try:

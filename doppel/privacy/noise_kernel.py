@@ -77,7 +77,7 @@ def _add(flat, at, n, gaussian, std_by_grid, one_by_grid, grid):
     noisy = gaussian * std_by_grid + tl.load(flat + at, mask, 0.0).to(tl.float64) * one_by_grid
     size = tl.abs(noisy)
     whole = tl.where(size < 4503599627370496.0, (size + 4503599627370496.0) - 4503599627370496.0, size)  # 2^52
-    tl.store(flat + at, (tl.where(noisy < 0, -whole, whole) * grid).to(tl.float32), mask)
+    tl.store(flat + at, (tl.where(noisy < 0, -whole, whole) * grid).to(flat.dtype.element_ty), mask)
 
 
 @triton.jit
@@ -132,7 +132,8 @@ def add_by_kernel(flat: Tensor, key: bytes, place: int, std: float, grid: float)
     It launches one kernel and waits for nothing: no tensor is made, none is copied to the device.
 
     Args:
-        flat: float32 [n], contiguous, on the GPU (or anywhere under Triton's interpreter, ``TRITON_INTERPRET=1``).
+        flat: float32 or float64 [n], contiguous, on the GPU (or anywhere under Triton's interpreter,
+            ``TRITON_INTERPRET=1``).
         key: 32 secret bytes of the step.
         place: Of the first entry in the step's stream, a multiple of :data:`.noise.PART`.
         std: σC > 0.

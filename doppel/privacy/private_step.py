@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.profiler import record_function
 
-from doppel.errors import UserError
+from doppel.errors import PrivateTrainingError
 from doppel.gradients import GradientReducer
+from doppel.privacy.banded_noise import BandedNoise
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.noise import GaussianNoise
 from doppel.privacy.plan import DPPlan
@@ -20,10 +21,6 @@ from doppel.privacy.secret import Secret
 
 #: Where the state of PyTorch's CPU generator holds the 624 words, of 32 bits each, of its Mersenne twister.
 _TWISTER = slice(24, 24 + 624 * 8)
-
-
-class PrivateTrainingError(UserError):
-    """A setting that would break the guarantee."""
 
 
 @torch.no_grad()
@@ -47,7 +44,7 @@ def noisy_mean(
 
     Args:
         parameters: The trained parameters, in the same order on every rank.
-        noise: σ and C, and a secret that the ranks share.
+        noise: σ and C, and a secret that the ranks share; or noise of such a scale that steps correlate.
         batch_size: B of the plan: the expected number of units in a step, never the number sampled.
         step: Number of the optimiser step, counted over the whole run, never used twice.
         reducer: Holds the gradients and sums over ranks; None, where there is one rank, makes one for this step.
@@ -104,7 +101,8 @@ class PrivateStep:
     Formal guarantees:
         *Clipping.* :meth:`micro_batch` adds Σ clip(gᵤ, C) to the gradients.
         *Noise and division.* :meth:`finish` is :func:`noisy_mean` with the plan's B, and refuses a batch that
-        announces another. It takes each step number once, so no noise is used twice.
+        announces another. It takes each step number once, so no noise is used twice. With bands, an object is a segment
+        of :class:`.banded_noise.BandedNoise`, whose batches are those of one sampler with as many ``bands``.
         *Dropout.* A row's mask depends on its place in the batch: under a seed that the reader knows, one unit more
         would change the masks of the others, and the sum by more than C. So the whole state of PyTorch's generator (on
         a GPU, its 64 bits) is drawn from a secret, anew for each step and rank: given the same masks for the units that
@@ -118,6 +116,9 @@ class PrivateStep:
         loss_scale: Public constant by which the loss is multiplied before the backward pass.
         log_private_diagnostics: Whether metrics of private batches may be logged as ``private/…``.
         seed: For tests alone.
+        stage: Number of the plan's stage that is trained.
+        num_steps: After which the training ends, counted over the whole run, where that is not the stage's number:
+            :class:`.banded_noise.BandedNoise` takes none beyond.
 
     Attributes:
         finished: The last step whose gradients are noised; None before the first.
@@ -131,6 +132,8 @@ class PrivateStep:
         loss_scale: float = 1.0,
         log_private_diagnostics: bool = False,
         seed: int | None = None,
+        stage: int = 0,
+        num_steps: int | None = None,
     ) -> None:
         self.spec = spec
         self.loss_scale = loss_scale
@@ -138,7 +141,11 @@ class PrivateStep:
         self.clipper = PerSampleClipper(model, max_grad_norm=spec.max_grad_norm)
         self.finished: int | None = None
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._noise = GaussianNoise(spec.noise_multiplier, spec.max_grad_norm, seed=seed)
+        scale = spec.noise_multiplier, spec.max_grad_norm
+        self._noise = GaussianNoise(*scale, seed)
+        if spec.bands > 1:
+            num_steps = num_steps or spec.stage_steps[stage]
+            self._noise = BandedNoise(*scale, spec.coefficients[stage], num_steps, seed)
         if broadcast is not None:
             self._noise.share_secret(broadcast)
         self._dropout = Secret(seed)

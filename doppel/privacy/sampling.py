@@ -16,6 +16,10 @@ class PoissonSampler:
 
     A batch is a function of the step. It may be empty. Units are numbered 0 ≤ unit < ``num_units``.
 
+    With ``bands`` = b > 1 sampling is cyclic (Choquette-Choo et al., 2023, "(Amplified) Banded Matrix Factorization",
+    section 4), as correlated noise (:class:`.banded_noise.BandedNoise`) asks for: units are dealt into b groups, and
+    step t draws each unit of group t mod b independently with probability b·q.
+
     Formal guarantees:
         The Poisson-subsampled Gaussian mechanism (Mironov et al., 2019, section 3) asks for Poisson sampling: each
         step includes each unit independently, with the same probability q, unseen by the reader. A draw is 63 bits of
@@ -25,11 +29,18 @@ class PoissonSampler:
         Ranks that share the secret draw one batch, of which each computes a part. The parts must be disjoint and cover
         it, so whoever deals them out compares :meth:`fingerprint` first.
 
+        *Groups.* A unit's group is a die of its own, keyed from the secret and thrown once for all steps; group and
+        coins are a function of the unit's number alone, so those of the others are the same with it and without: a
+        balanced deal would move them. Two steps that draw one unit are a multiple of b apart, over epochs too. Of any b
+        successive steps (a *round*) one alone can draw it, with probability b·q, whatever its group. A new sampler
+        throws new dice: within one segment of the noise there must be one.
+
     Args:
         num_units: Number of units N in the data set.
         sample_rate: Probability q with which a unit is in a batch: expected batch size / N.
         steps_per_epoch: Steps that count as an epoch; by default ⌈1/q⌉.
         seed: None for the operating system's entropy; a number is for tests and warns.
+        bands: Number of groups b, at most 1/q; 1 for none.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -41,6 +52,7 @@ class PoissonSampler:
         sample_rate: float,
         steps_per_epoch: int | None = None,
         seed: int | None = None,
+        bands: int = 1,
     ) -> None:
         if num_units < 1:
             raise ValueError(f"num_units is {num_units}: a sampler needs at least one unit")
@@ -50,8 +62,13 @@ class PoissonSampler:
             )
         if steps_per_epoch is not None and steps_per_epoch < 1:
             raise ValueError(f"steps_per_epoch is {steps_per_epoch}, but an epoch has at least one step")
+        if bands < 1 or bands * sample_rate > 1 + 1e-9:
+            raise ValueError(
+                f"bands is {bands} at a sample rate of {sample_rate}: give at least 1, and at most 1 / sample_rate"
+            )
         self.num_units = num_units
         self.sample_rate = float(sample_rate)
+        self.bands = bands
         # 1e-9: N/(N/steps) may come out a rounding error above the whole number it is
         self.steps_per_epoch = steps_per_epoch or math.ceil(1.0 / self.sample_rate - 1e-9)
         self._secret = Secret(seed)
@@ -59,7 +76,7 @@ class PoissonSampler:
     def __repr__(self) -> str:
         return (
             f"{type(self).__name__}(num_units={self.num_units}, sample_rate={self.sample_rate}, "
-            f"steps_per_epoch={self.steps_per_epoch})"
+            f"steps_per_epoch={self.steps_per_epoch}, bands={self.bands})"
         )
 
     def __len__(self) -> int:
@@ -79,7 +96,11 @@ class PoissonSampler:
             raise ValueError(f"step is {step}: steps are counted from 0 over the whole run")
         stream = self._secret.stream("sampling", *divmod(step, self.steps_per_epoch))
         coins = stream.words(self.num_units).view(np.uint64) >> 1
-        chosen: list[int] = np.flatnonzero(coins < np.uint64(self.sample_rate * 2**63)).tolist()
+        is_drawn = coins < np.uint64(self.bands * self.sample_rate * 2**63)
+        if self.bands > 1:
+            dice = self._secret.stream("groups").words(self.num_units).view(np.uint64)
+            is_drawn &= dice % np.uint64(self.bands) == step % self.bands
+        chosen: list[int] = np.flatnonzero(is_drawn).tolist()
         return chosen
 
     def share_secret(self, broadcast: Callable[[Tensor], Tensor]) -> None:

@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from doppel import gradients
 from doppel.gradients import GradientReducer
 from doppel.privacy import noise
+from doppel.privacy.banded_noise import BandedNoise
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.noise import GaussianNoise
 from doppel.privacy.private_step import PrivateTrainingError, noisy_mean
@@ -119,8 +120,20 @@ def test_two_ranks_sum_what_one_rank_computes(tmp_path: Path, private: bool) -> 
         assert early[1] == (0 if rank == 1 else early[0])  # a rank without a micro-batch joins at the end
 
 
-def noisy_step(rank: int, world_size: int) -> list[Tensor]:
-    """The noisy mean of four parts of whole numbers, dealt out to the ranks: their sum is exact in any order."""
+def noisy_steps(rank: int, world_size: int, bands: int) -> list[Tensor]:
+    """The noisy mean of four parts of whole numbers, dealt out to the ranks, as the last of ``bands`` steps from 5 on.
+
+    Their sum is exact in any order.
+    """
+    noise = GaussianNoise(1.0, 1.0, seed=1)
+    if bands > 1:
+        noise = BandedNoise(1.0, 1.0, [bands**-0.5] * bands, 20, seed=1)
+    for step in range(5, 5 + bands):
+        found = noisy_step(rank, world_size, noise, step)
+    return found
+
+
+def noisy_step(rank: int, world_size: int, noise: GaussianNoise, step: int) -> list[Tensor]:
     torch.manual_seed(0)
     shapes = [(7, 30), (1,), (64, 3), (2, 100), (5,)]
     dtypes = [torch.float32, torch.float64, torch.float32, torch.float32, torch.float32]
@@ -136,26 +149,26 @@ def noisy_step(rank: int, world_size: int) -> list[Tensor]:
     if rank == 0:  # what is complete leaves early, on one rank
         reducer.ready(parameters[4], by_shards=True)
         parameters[0].grad = None
-    noisy_mean(parameters, GaussianNoise(1.0, 1.0, seed=1), 8, step=5, reducer=reducer)
+    noisy_mean(parameters, noise, 8, step, reducer)
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
-def run_noisy_rank(rank: int, folder: str, world_size: int) -> None:
+def run_noisy_rank(rank: int, folder: str, world_size: int, bands: int) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world_size)
     parameter = Parameter(torch.zeros(3))
     with pytest.raises(PrivateTrainingError, match=f"{world_size} ranks.*GradientReducer"):
         noisy_mean([parameter], GaussianNoise(1.0, 1.0), 8, step=0)
-    torch.save(noisy_step(rank, world_size), f"{folder}/{rank}.pt")
+    torch.save(noisy_steps(rank, world_size, bands), f"{folder}/{rank}.pt")
     dist.destroy_process_group()
 
 
 @pytest.mark.ddp
 @pytest.mark.filterwarnings("ignore:NOT PRIVATE")
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_ranks_that_noise_a_shard_each_have_the_bits_of_one_rank(tmp_path: Path, world_size: int) -> None:
+@pytest.mark.parametrize(("world_size", "bands"), [(2, 1), (4, 1), (2, 3), (4, 3)])
+def test_ranks_that_noise_a_shard_each_have_the_bits_of_one_rank(tmp_path: Path, world_size: int, bands: int) -> None:
     """Those of whole numbers; of gradients that must be rounded they have the same bits on every rank."""
-    mp.start_processes(run_noisy_rank, (str(tmp_path), world_size), nprocs=world_size, start_method="fork")
-    expected = noisy_step(0, 1)
+    mp.start_processes(run_noisy_rank, (str(tmp_path), world_size, bands), nprocs=world_size, start_method="fork")
+    expected = noisy_steps(0, 1, bands)
     assert len(expected) == 5 and all(gradient.all() for gradient in expected)
     for rank in range(world_size):
         found = torch.load(tmp_path / f"{rank}.pt")

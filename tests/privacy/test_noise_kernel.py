@@ -6,6 +6,7 @@ Triton's interpreter runs the kernel's own code on the CPU; its compiler makes w
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import subprocess
 import sys
@@ -30,11 +31,12 @@ from triton.compiler import ASTSource
 from doppel.privacy.noise_kernel import _VARYING, _add_noise
 
 types = {name: "i64" if name in ("std_by_grid", "one_by_grid", "grid", "pi") else "i32" for name in _VARYING}
-signature = {"flat": "*fp32", **types, "part": "constexpr", "lanes": "constexpr"}
-source = ASTSource(_add_noise, signature, constexprs={"part": 64, "lanes": 128})
-for capability in (70, 80, 90, 100):
-    made = compile(source, target=GPUTarget("cuda", capability, 32), options={"enable_fp_fusion": False})
-    assert made.asm["cubin"] and f"sm_{capability}" in made.asm["ptx"]
+for flat in ("*fp32", "*fp64"):
+    signature = {"flat": flat, **types, "part": "constexpr", "lanes": "constexpr"}
+    source = ASTSource(_add_noise, signature, constexprs={"part": 64, "lanes": 128})
+    for capability in (70, 80, 90, 100):
+        made = compile(source, target=GPUTarget("cuda", capability, 32), options={"enable_fp_fusion": False})
+        assert made.asm["cubin"] and f"sm_{capability}" in made.asm["ptx"]
 """
 
 
@@ -61,11 +63,11 @@ def test_the_kernel_compiles_for_gpus_that_are_not_here(tmp_path: Path) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_the_kernel_adds_to_the_bit_on_a_gpu() -> None:
     device = torch.device("cuda", torch.cuda.current_device())
-    way = noise._best_way(device)
-    assert way is not add_by_tensors
-    for num in (1, 1003, 4_880_000):
+    for num, dtype in itertools.product((1, 1003, 4_880_000), (torch.float32, torch.float64)):
+        way = noise._best_way(device, dtype)
+        assert way is not add_by_tensors
         arguments = bytes(range(200, 232)), 77 * PART, 1.62, 2.0**-29
-        expected = torch.randn(num, device=device)
+        expected = torch.randn(num, device=device, dtype=dtype)
         found = expected.clone()
         add_by_tensors(expected, *arguments)
         way(found, *arguments)

@@ -9,6 +9,8 @@ import warnings
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from doppel.privacy.sampling import PoissonSampler
@@ -100,6 +102,53 @@ def test_the_draws_under_a_test_seed_stay_what_they_were() -> None:
     sampler = PoissonSampler(60, 0.1, steps_per_epoch=10, seed=6)
     assert sampler.units_at(0) == [23, 25, 38, 39, 43, 55]
     assert sampler.units_at(23) == [3, 12, 18, 24, 27, 41, 42, 52, 57]
+
+
+@settings(max_examples=40, deadline=None)
+@given(bands=st.integers(2, 40), num_units=st.integers(40, 300), first=st.integers(0, 10**6), seed=st.integers(0))
+def test_steps_that_draw_a_unit_are_at_least_so_many_apart_as_there_are_bands(
+    bands: int, num_units: int, first: int, seed: int
+) -> None:
+    """Over epochs, which have another length, and over ranks, of which each computes a part of one sample."""
+    ranks = [PoissonSampler(num_units, 1 / bands / 1.1, 7, seed, bands) for _ in range(2)]
+    last: dict[int, int] = {}
+    for step in range(first, first + 5 * bands):
+        drawn = ranks[0].units_at(step)
+        parts = [sampler.units_at(step)[rank::2] for rank, sampler in enumerate(ranks)]
+        assert sorted(parts[0] + parts[1]) == drawn == sorted(set(drawn))
+        assert all(step - last.get(unit, -bands) >= bands for unit in drawn)
+        last |= dict.fromkeys(drawn, step)
+    assert len(last) > num_units / 2
+
+
+def test_a_unit_of_a_group_is_drawn_by_an_independent_coin_of_the_groups_rate() -> None:
+    num_units, q, bands, num_rounds = 400, 0.1, 4, 600
+    sampler = PoissonSampler(num_units, q, seed=1, bands=bands)
+    found = np.zeros((num_rounds, bands, num_units))
+    for step in range(num_rounds * bands):
+        found[(*divmod(step, bands), sampler.units_at(step))] = 1.0
+    per_group = found.mean(0)
+    groups = per_group.argmax(0)
+    assert np.count_nonzero(per_group) == num_units  # each in one group, and there
+    error = math.sqrt(bands * q * (1 - bands * q) / num_rounds)
+    assert np.abs(per_group.max(0) - bands * q).max() < 4.5 * error
+    assert np.abs(np.bincount(groups, minlength=bands) - 100).max() < 4.5 * math.sqrt(75)
+    assert found.sum((1, 2)).mean() / bands == pytest.approx(num_units * q, rel=0.02)
+    others = PoissonSampler(num_units, q, seed=2, bands=bands)
+    moved = [unit for step in range(bands * 20) for unit in others.units_at(step) if groups[unit] != step % bands]
+    assert len(moved) > num_units  # another secret deals them anew
+
+
+def test_a_unit_more_leaves_groups_and_coins_of_the_others_as_they_are() -> None:
+    sampler, more = (PoissonSampler(num, 0.05, 7, seed=3, bands=8) for num in (200, 201))
+    assert all([u for u in more.units_at(step) if u < 200] == sampler.units_at(step) for step in range(100))
+
+
+def test_so_many_bands_that_a_group_has_less_than_a_batch_are_refused() -> None:
+    PoissonSampler(49, 1 / 49, bands=49)
+    for bands in (0, 11):
+        with pytest.raises(ValueError, match=f"bands is {bands}"):
+            PoissonSampler(100, 0.1, bands=bands)
 
 
 def test_entropy_differs_between_samplers() -> None:

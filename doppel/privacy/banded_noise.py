@@ -1,0 +1,102 @@
+"""Gaussian noise that is correlated over steps: banded matrix factorisation."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from doppel.errors import PrivateTrainingError
+from doppel.privacy.noise import GRID_BITS, GaussianNoise
+
+#: Independent draws are multiples of 2^-FINE_BITS of σC, far below the grid of the noisy sums.
+FINE_BITS = 52
+
+
+class BandedNoise(GaussianNoise):
+    """Adds x_t to the sum of step t, where C x = z: part of a step's noise is taken back by later ones.
+
+    z is independent noise of standard deviation ``noise_multiplier`` · ``max_grad_norm``. C = T D⁻¹, with T the lower
+    triangular Toeplitz matrix of the coefficients c_0 … c_{b-1}, and D the norms of its columns, less for the last
+    b - 1, which the end of the training cuts off. So x_t = D_t y_t, y_t = (z_t - c_1 y_{t-1} - … - c_{b-1} y_{t-b+1}) /
+    c_0.
+
+    Formal guarantees:
+        The noisy sums g + x are a function of C g + z, the matrix mechanism (Choquette-Choo et al., 2023,
+        "(Amplified) Banded Matrix Factorization"). A unit moves one g_t by at most the clipping norm, and so C g by at
+        most that times column t, whose norm is 1: by b rows, t … t + b - 1, beginning at t. Two steps that draw one
+        unit are at least b apart (:class:`.sampling.PoissonSampler`, ``bands``), so their columns share no row. Within
+        a round of b steps a unit is drawn once at most, with probability b·q whatever its group: a round is one
+        Poisson-subsampled Gaussian mechanism of rate b·q and that noise multiplier, and T steps are ⌈T/b⌉ of them.
+        Gradients may depend on all that was released before (Denisov et al., 2022, theorem 2.1: Gaussian noise,
+        C lower triangular).
+
+        *Segments.* An object's first step begins a segment, where nothing earlier is taken back: C is block-diagonal
+        over segments, and a new one begins a round, whose secret and groups may be new. A segment's steps follow one
+        another: a skipped or repeated one is refused, for it would break C x = z. It may stop at any step, which cuts
+        off columns and makes none longer; a step beyond the last would make the last ones longer, and is refused.
+
+        *Floating point.* z is drawn in float64, as multiples of 2⁻⁵² standard deviations (the next power of two); x is
+        formed of it in float64, a function of z alone; and the sum is rounded to the grid of
+        :class:`.noise.GaussianNoise`. Whatever came before, millions of values of z lie between neighbours of that
+        grid, so each is reached from every sum. z and the b - 1 last y are in this process's memory and in no file:
+        with them a reader could subtract the noise.
+
+    Args:
+        noise_multiplier: σ of a round.
+        max_grad_norm: The clipping norm.
+        coefficients: c_0 … c_{b-1}; their norm does not matter, which D divides by.
+        num_steps: T, the number of steps after which the training ends, counted from 0 over the whole run.
+        seed: None for the operating system's entropy; a number is for tests and warns.
+
+    Raises:
+        ValueError: If the arguments are out of range.
+    """
+
+    def __init__(
+        self,
+        noise_multiplier: float,
+        max_grad_norm: float,
+        coefficients: Sequence[float],
+        num_steps: int,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(noise_multiplier, max_grad_norm, seed)
+        if not (math.isfinite(math.hypot(*coefficients)) and coefficients[0] > 0):
+            raise ValueError(f"coefficients are {coefficients}: give finite numbers, the first of them positive")
+        self.coefficients, self.num_steps = tuple(coefficients), num_steps
+        self._past: dict[int, deque[Tensor]] = {}  # by place: y of the last b - 1 steps, the newest first
+        self._last: dict[int, int] = {}  # by place: the last step
+
+    @torch.no_grad()
+    def add_(self, flat: Tensor, place: int, step: int) -> None:
+        """Add x_t to each entry of some of a step's sums; see :meth:`.GaussianNoise.add_`.
+
+        Args:
+            flat: As there, and of the same size at each step.
+            place: As there.
+            step: One more than the last at this place, and less than ``num_steps``; any at first.
+
+        Raises:
+            PrivateTrainingError: The step does not follow the last one, or the training was to end before it.
+        """
+        last = self._last.setdefault(place, step - 1)
+        if step != last + 1 or step >= self.num_steps:
+            raise PrivateTrainingError(
+                f"step {step} of {self.num_steps} follows step {last}, but noise that later steps take back "
+                "(privacy.bands) needs each step once, in order: take one optimiser step for a logical batch"
+            )
+        own = torch.zeros_like(flat, dtype=torch.float64)
+        self._add(own, place, step, FINE_BITS)
+        past = self._past.setdefault(place, deque(maxlen=len(self.coefficients) - 1))
+        for coefficient, earlier in zip(self.coefficients[1:], past, strict=False):
+            own.sub_(earlier, alpha=coefficient)
+        own.div_(self.coefficients[0])
+        past.appendleft(own)
+        self._last[place] = step
+        if self.std:
+            column, grid = math.hypot(*self.coefficients[: self.num_steps - step]), self.grid(GRID_BITS)
+            flat.copy_(own.mul(column / grid).add_(flat, alpha=1.0 / grid).round_().mul_(grid))
