@@ -1,0 +1,74 @@
+"""The optimiser that knows the noise of its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch.optim import AdamW, Optimizer
+
+
+class DPAdam(AdamW):
+    """Adam whose second moment is that of the public noise.
+
+    Under the noise of a private training Adam's second moment estimates little but the variance of that noise, which
+    the plan knows. So a weight moves by lr · m / (σC/B) at each step, with m ← β₁ m + (1 - β₁) g from m = 0: no
+    estimate, no bias correction. It is linear in the noise, so noise that later steps take back
+    (:class:`.banded_noise.BandedNoise`) is taken back from the weights; Adam's quotient keeps part of it (.17 nats in
+    the cross-entropy per word). σ is that of independent noise at the same budget, so that one rate serves every N, B,
+    ε and number of bands. ``DifferentialPrivacy`` binds it to its plan. Unbound, as in a run without privacy, it is
+    AdamW.
+
+    Formal guarantees:
+        Post-processing: it reads noisy gradients and the plan's public numbers.
+
+    Args:
+        params: Weights, or groups of them.
+        lr: Rate: the step of a weight whose mean gradient is as large as the noise's standard deviation.
+        betas: β₁, and AdamW's β₂.
+        eps: AdamW's.
+        weight_decay: Decoupled.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 2.4e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+    ) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay)
+        self._noise_scale: float | None = None
+
+    def bind(self, noise_scale: float) -> None:
+        """Take the standard deviation of independent noise on a mean gradient, σC/B: ``DPPlan.noise_scale``."""
+        self._noise_scale = noise_scale
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore it; the state of a bound one, m alone, has no number of steps, which Adam's own way asks for."""
+        Optimizer.__setstate__(self, state)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Take one step."""
+        if self._noise_scale is None:
+            return cast("float | None", super().step(closure))
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            trained = [p for p in group["params"] if p.grad is not None]
+            if not trained:
+                continue
+            for p in trained:
+                if "exp_avg" not in self.state[p]:
+                    self.state[p]["exp_avg"] = torch.zeros_like(p)
+            means = [self.state[p]["exp_avg"] for p in trained]
+            torch._foreach_lerp_(means, [p.grad for p in trained], 1.0 - group["betas"][0])
+            if group["weight_decay"]:
+                torch._foreach_mul_(trained, 1.0 - group["lr"] * group["weight_decay"])
+            torch._foreach_add_(trained, means, alpha=-group["lr"] / self._noise_scale)
+        return loss
