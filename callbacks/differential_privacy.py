@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from callbacks.bound_checkpoints import BoundCheckpoints
 from callbacks.checkpoint_space import CheckpointSpace
 from callbacks.closed_loggers import close_figures, open_loggers, opened
-from callbacks.requirements import monitors, refusals, refuse_scheduler
+from callbacks.requirements import monitors, refusals, refusals_of_bands, refuse_other_sampler, refuse_scheduler
 from callbacks.row_independence import check_row_independence
 from callbacks.untrained_state import UntrainedState
 from datamodules.batches.batch import LogicalBatch
@@ -27,6 +27,7 @@ from doppel.console.say import confirm
 from doppel.errors import UserError
 from doppel.privacy.checkpoint import privacy_state
 from doppel.privacy.ledger import Ledger
+from doppel.privacy.optimizer import DPAdam
 from doppel.privacy.private_step import PrivateStep, PrivateTrainingError
 from doppel.privacy.session import PrivateSession, checkpoint_every, last_step, plan_stage
 from doppel.privacy.spec import MAX_GRAD_NORM, DPPlan, PrivacyArguments
@@ -48,8 +49,10 @@ class DifferentialPrivacy(Callback):
         each sampled unit to norm C, adds noise σC once to the sum over ranks, and divides by the public B. Every step
         is therefore one Poisson-subsampled Gaussian mechanism (q, σ), and is written to the ledger *before* its batch
         is computed, an empty one too, so ε of the ledger is never below what was released. Steps that a crash rolled
-        back stay spent. The digest of every checkpoint is in the ledger before the file has its name, so that nobody
-        vouches for another one under it.
+        back stay spent. With ``privacy.bands`` b > 1 a fit is a segment of correlated noise
+        (:class:`~doppel.privacy.banded_noise.BandedNoise`), and a line in the ledger pays for b steps, from its first
+        one on. The digest of every checkpoint is in the ledger before the file has its name, so that nobody vouches
+        for another one under it.
 
     What would break this is refused by name: at start, what :mod:`~callbacks.requirements` lists, layers without a
     clipping rule, a checkpoint that the ledger has not, and rows that change what others give
@@ -83,8 +86,13 @@ class DifferentialPrivacy(Callback):
 
     @property
     def saves_every(self) -> int:
-        """Steps of this training after which its next checkpoint is kept, at the latest."""
-        return checkpoint_every(self._last_step)
+        """Steps of this training after which its next checkpoint is kept, at the latest: whole rounds."""
+        bands = 1 if self.spec is None else self.spec.bands
+        return bands * math.ceil(checkpoint_every(self._last_step) / bands)
+
+    def left_of_round(self, step: int) -> int:
+        """Return the steps until one begins that is charged, where ``step`` were taken: 0 at the end of a round."""
+        return 0 if self.spec is None else (self._first_step - step) % self.spec.bands
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Refuse what would break the guarantee, before anything is computed; replace a gradient scaler.
@@ -121,6 +129,10 @@ class DifferentialPrivacy(Callback):
         self.spec, planned_steps = plan_stage(privacy, data, trainer.max_epochs, before)
         wanted_steps = planned_steps if trainer.max_steps < 0 else min(trainer.max_steps, planned_steps)
         self._num_steps = 0 if before is None else before["num_steps"]
+        if self.spec.bands > 1 and (reasons := refusals_of_bands(trainer, data, trainer.optimizers)):
+            raise PrivateTrainingError("a private run refuses this configuration: " + "; ".join(reasons))
+        if hasattr(data, "bands"):
+            data.bands = self.spec.bands
         affordable = 0
         if trainer.is_global_zero:
             session = PrivateSession(privacy, self.spec)
@@ -140,6 +152,8 @@ class DifferentialPrivacy(Callback):
             self._loss_scale,
             privacy.log_private_diagnostics,
             privacy.seed,
+            self.spec.stage_steps.index(planned_steps),
+            self._last_step,
         )
         self._untrained = UntrainedState(pl_module)
         self._say(wanted_steps)
@@ -163,8 +177,12 @@ class DifferentialPrivacy(Callback):
         trainer.fit_loop.epoch_loop.max_steps = self._last_step
         self._first_step = trainer.global_step
         refuse_scheduler(trainer)
+        assert self.spec is not None
+        refuse_other_sampler(trainer.datamodule, self.spec.bands)  # type: ignore[attr-defined]
         for optimizer in trainer.optimizers:
             self._untrained.refuse_strangers(optimizer)
+            if isinstance(optimizer, DPAdam):
+                optimizer.bind(self.spec.noise_scale)
         unchecked = check_row_independence(pl_module)
         if unchecked is not None:  # the ledger, and so every card, names it
             text = f"that the loss of a row depends on that row alone was not checked: {unchecked}"

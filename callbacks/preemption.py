@@ -30,6 +30,8 @@ EXIT_STATUS = 75
 INTERRUPTED = 130
 #: What stops a run.
 _SIGNALS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
+#: Seconds in which a run has to begin to save: SLURM kills 30 s after SIGTERM, and our jobs get SIGUSR1 120 s ahead.
+_NOTICE, _LONG_NOTICE = 20.0, 60.0
 
 
 class Preempted(SystemExit):
@@ -43,13 +45,15 @@ class Preemption(Checkpoint):
     number). If so they save ``last.ckpt``, rank 0 asks SLURM to requeue the job unless its user cancelled it, and the
     process ends with status 75 (other ranks with 0). A signal ahead of the first step ends the run before that step is
     spent; Ctrl-C requeues nothing and ends a training with status 130, a second one at once. ``predict`` has every
-    batch on disk. With ``--ckpt_path last`` the same command goes on, in the middle of an epoch too. Lightning's own
-    requeueing saves inside the signal handler, where noise may be added and not yet counted; ``cli.py`` switches it
-    off.
+    batch on disk. Where ``privacy.bands`` charges several steps together a run first takes the rest of them, if it can
+    begin to save within 20 seconds, or 60 of SIGUSR1. With ``--ckpt_path last`` the same command goes on, in the middle
+    of an epoch too. Lightning's own requeueing saves inside the signal handler, where noise may be added and not yet
+    counted; ``cli.py`` switches it off.
 
     Formal guarantees:
         The checkpoint is written between two steps, when ledger entry, noise, parameters and counters of a step are
-        all made, so the requeued run spends exactly the steps of an undisturbed one. A run that is killed before it
+        all made, so the requeued run spends exactly the steps of an undisturbed one; with bands, those of a round more
+        if it could not take the rest of one. A run that is killed before it
         could save goes back to an older checkpoint; its lost steps, one or a twentieth of a private training at most,
         stay in the ledger, so ε only grows. The clock says when a run is saved or stopped; how long a step takes may
         tell of its rows, which no ε covers.
@@ -72,6 +76,9 @@ class Preemption(Checkpoint):
         self._previous: dict[signal.Signals, Any] = {}
         self._process: int | None = None
         self._is_signalled = False
+        self._stop_by = math.inf  # once signalled
+        self._slowest, self._step_ended = 0.0, 0.0  # seconds of a step, and when the last one ended
+        self._private: DifferentialPrivacy | None = None
         self._is_interrupted = False
         self._is_over = False
 
@@ -82,6 +89,7 @@ class Preemption(Checkpoint):
         if stage == "fit":
             self._keeper(trainer)
         self._is_over = self._is_signalled = self._is_interrupted = self._has_trained = False
+        self._stop_by, self._slowest = math.inf, 0.0
         self._listen()
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -100,7 +108,9 @@ class Preemption(Checkpoint):
         self._minutes = usual if self.every_n_minutes is None else self.every_n_minutes
         self._saved_at, self._saved_step = time.monotonic(), trainer.global_step
         private = [own for own in trainer.callbacks if isinstance(own, DifferentialPrivacy)]  # type: ignore[attr-defined]
-        self._most_steps = private[0].saves_every if private else math.inf
+        self._private = private[0] if private else None
+        self._most_steps = math.inf if self._private is None else self._private.saves_every
+        self._step_ended = time.monotonic()
         if self._process is not None:
             self._listen(is_training=True)
         self._leave_before_a_step(trainer)
@@ -128,14 +138,17 @@ class Preemption(Checkpoint):
         Ranks agree by one all-reduce a step, and by a second one where some rank has a reason to save.
         """
         self._has_trained = not trainer.fast_dev_run  # type: ignore[attr-defined]
-        is_due = time.monotonic() - self._saved_at >= 60 * self._minutes
+        left, now = 0 if self._private is None else self._private.left_of_round(trainer.global_step), time.monotonic()
+        self._slowest, self._step_ended = max(self._slowest, now - self._step_ended), now
+        is_due = now - self._saved_at >= 60 * self._minutes
         is_due |= trainer.global_step - self._saved_step >= self._most_steps
+        stops = self._is_signalled and (not left or now + left * self._slowest > self._stop_by)
         if self._process is None or not trainer.strategy.reduce_boolean_decision(
-            self._is_signalled or is_due, all=False
+            stops or (is_due and not left), all=False
         ):
             return
         path = self._save(trainer)
-        if trainer.strategy.reduce_boolean_decision(self._is_signalled, all=False):
+        if trainer.strategy.reduce_boolean_decision(stops, all=False):
             # A run, and a job that is requeued, go on by themselves.
             by_hand = "DOPPEL_RUN" not in os.environ and (self._is_interrupted or SlurmJob.current() is None)
             how = " The same command with --ckpt_path last resumes there." if by_hand else ""
@@ -179,6 +192,8 @@ class Preemption(Checkpoint):
             signal.signal(number, self._previous[signal.Signals(number)] or signal.SIG_DFL)
             os.kill(os.getpid(), number)
         self._is_signalled = True
+        notice = _LONG_NOTICE if number == signal.SIGUSR1 else _NOTICE
+        self._stop_by = min(self._stop_by, time.monotonic() + notice)
         self._is_interrupted |= number == signal.SIGINT
 
     def _keeper(self, trainer: pl.Trainer) -> ModelCheckpoint:

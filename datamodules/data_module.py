@@ -30,10 +30,14 @@ class DataModule(LightningDataModule):
         text_format: Overrides the text format of the trainer's model, for use without a trainer.
         is_public: Whether anybody may see all that it reads. Without privacy nothing else is trained on, unless that is
             asked for by name.
+        bands: Groups of units that steps draw from in turn; a private training whose noise is correlated sets it.
+        sampler: The last one that :meth:`poisson` has built.
     """
 
     is_public: bool = False
     text_format: TextFormat | None = None
+    bands: int = 1
+    sampler: PoissonSampler | None = None
 
     def require_text_format(self) -> TextFormat:
         """Return the text format set here, else that of the trainer's model.
@@ -59,7 +63,9 @@ class DataModule(LightningDataModule):
         Raises:
             RuntimeError: The ranks would draw different samples.
         """
-        sampler = PoissonSampler(num_units, batch_size / num_units, math.ceil(num_units / batch_size), seed)
+        steps_per_epoch = math.ceil(num_units / batch_size)
+        sampler = PoissonSampler(num_units, batch_size / num_units, steps_per_epoch, seed, self.bands)
+        self.sampler = sampler
         if self.rank_and_world_size()[1] == 1:
             return sampler
         if self.trainer is not None:

@@ -11,7 +11,9 @@ class PrivateData(Protocol):
 
     Its training loader yields :class:`~datamodules.batches.batch.LogicalBatch`: each the part of one Poisson sample
     that this rank computes, in the order of the optimiser's steps, with ``expected_num_units`` equal to
-    :attr:`batch_size`. Any object with ``num_units`` and ``rows_per_unit`` serves as a micro-batch.
+    :attr:`batch_size`. Any object with ``num_units`` and ``rows_per_unit`` serves as a micro-batch. One that can draw
+    for correlated noise has ``bands``, which a training sets, and ``sampler``, the
+    :class:`~doppel.privacy.sampling.PoissonSampler` of that many bands that its loader draws by.
 
     Attributes:
         num_units: N, how many units the training data have.
