@@ -13,10 +13,12 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from doppel.metrics.judged import Nats, Texts, excess_nats
+if TYPE_CHECKING:
+    from doppel.metrics.judged import Nats, Texts
 
 #: Place up to which a sample is fluent: as half of people's texts are.
 FLUENT = 0.5
@@ -37,6 +39,8 @@ def places_among(texts: Texts, human: Texts, nats: Nats) -> list[float]:
     Returns:
         N places, see :func:`~doppel.metrics.judged.excess_nats` for "of its length".
     """
+    from doppel.metrics.judged import excess_nats  # needs torch, which no --help waits for
+
     human = [text for text in human if text.split()]
     above, usual = excess_nats(texts, human, nats)
     found = np.searchsorted(np.sort(usual), above, side="left") / len(usual)
