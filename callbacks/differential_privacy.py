@@ -87,8 +87,7 @@ class DifferentialPrivacy(Callback):
     @property
     def saves_every(self) -> int:
         """Steps of this training after which its next checkpoint is kept, at the latest: whole rounds."""
-        bands = 1 if self.spec is None else self.spec.bands
-        return bands * math.ceil(checkpoint_every(self._last_step) / bands)
+        return checkpoint_every(self._last_step, 1 if self.spec is None else self.spec.bands)
 
     def left_of_round(self, step: int) -> int:
         """Return the steps until one begins that is charged, where ``step`` were taken: 0 at the end of a round."""

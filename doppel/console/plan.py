@@ -194,10 +194,12 @@ def in_bands(spec: DPPlan) -> str | None:
         return None
     felt, reserve = spec.equivalent, sum(map(spec.reserve, spec.stage_steps))
     ratio = felt.noise_multiplier / spec.independent.noise_multiplier
+    restart = f"rounds of {spec.bands} steps in reserve for restarts: {reserve}"
+    if not reserve:
+        restart = f"a restart within a round ends the training up to {spec.bands - 1} steps early"
     return (
         f"bands {spec.bands}: the weights get {ratio:.2f} times the noise of independent steps, which would need "
-        f"ε = {felt.budget.epsilon(felt.mechanisms()):.3g} for it; in reserve: "
-        f"{reserve or 'no'} round{'s' * (reserve != 1)} of {spec.bands} steps, of which a restart within one takes one"
+        f"ε = {felt.budget.epsilon(felt.mechanisms()):.3g} for it; {restart}"
     )
 
 
