@@ -60,6 +60,8 @@ class Columns:
         label: The label, or a list of columns that make one together (:func:`control_code`); ``label`` if left out.
         unit: Name of the dialogue or user; ``unit`` if left out.
         parse: The Lispress tree; ``parse`` if left out.
+        messages: A conversation in OpenAI's form, a list of ``{"role": …, "content": …}``, whose user's messages are
+            the requests (:func:`~datamodules.reading.conversations.user_turns`); none if left out.
         attributes: YAML file of attributes with their public values, as ``python cli.py metadata --schema`` takes it.
             They then make the label of the row (:mod:`datamodules.reading.attribute_codes`).
     """
@@ -68,6 +70,7 @@ class Columns:
     label: str | list[str] | None = None
     unit: str | None = None
     parse: str | None = None
+    messages: str | None = None
     attributes: str | None = None
 
     @classmethod
@@ -88,6 +91,8 @@ class Columns:
             if not all(isinstance(v, str) for v in values) and value is not None:
                 more = ", or a list of them" if name == "label" else ""
                 raise DataError(f"data.columns.{name} is {value!r}: give the name of a column{more}")
+        if config.get("messages") is not None and config.get("text") is not None:
+            raise DataError("data.columns names messages, whose users say the text, and text: leave one of them out")
         return cls(**config)
 
     def as_dict(self) -> dict[str, Any]:
@@ -147,6 +152,7 @@ class ReferenceColumns(Columns):
     def in_file(self, names: Collection[str]) -> Columns:
         """Return these columns as far as a file has them."""
         kept = {what for what, columns in self.named.items() if set(columns) <= set(names)}
+        kept |= {"messages"} if self.messages in names else set()
         return Columns(**{what: value for what, value in self.as_dict().items() if what in kept | {"attributes"}})
 
 

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 from datamodules.reading.attribute_codes import AttributeCodes, codes_in, refuse_missing
 from datamodules.reading.columns import Columns, Layout, ReferenceColumns, control_code, listed
+from datamodules.reading.conversations import user_turns
 from datamodules.reading.example import Example, Field, Placed, Unit, named_before, with_distinct_units
 from datamodules.reading.files import embedded_examples, is_embedded, state_of
 from datamodules.reading.records import Record, head_of, kind, read_records
@@ -129,14 +130,16 @@ def _file_examples(
 ) -> Iterator[Placed]:
     """Rows and dialogues of a file as turns, with their places."""
     if kind(path) == ".txt":
-        columns = replace(columns, text=None, label=None, unit=None, parse=None)  # its lines have no names
+        columns = replace(columns, text=None, label=None, unit=None, parse=None, messages=None)  # lines have no names
     records: Iterable[Record] = read_records(path)
     names: dict[str, None] = {}
     if isinstance(columns, ReferenceColumns):
         records = list(records)  # any row may have a column that the first lacks
         names = {name: None for _, record in records for name in record}
-    codes = codes_in(columns, names)
-    reader = _Reader(path, unit, with_trees, needs, columns.in_file(names), codes, UnitNames(unit_names))
+    codes, columns = codes_in(columns, names), columns.in_file(names)
+    if columns.messages is not None:
+        records = user_turns(records, columns.messages, unit, columns.unit)
+    reader = _Reader(path, unit, with_trees, needs, columns, codes, UnitNames(unit_names))
     for number, (where, record) in enumerate(records, 1):
         yield from reader.placed(record, where, number)
     reader.refuse_missing()
@@ -208,11 +211,10 @@ class _Reader:
 
     def _row_example(self, record: dict[str, Any], layout: Layout, where: str, number: int) -> Example:
         if layout.text not in record:
-            raise DataError(
-                f"no {layout.text!r} ({listed(record, self.columns)}): name the column of what was said as "
-                "data.columns.text",
-                about=head_of(where),
-            )
+            how = "name the column of what was said as data.columns.text"
+            if isinstance(record.get("messages"), list):
+                how = "of conversations in OpenAI's form give data.columns.messages=messages"
+            raise DataError(f"no {layout.text!r} ({listed(record, self.columns)}): {how}", about=head_of(where))
         utterance = "" if record[layout.text] is None else _text(record, layout.text, where)
         parse = None
         if self.reads_trees and layout.parse is not None and record.get(layout.parse) is not None:

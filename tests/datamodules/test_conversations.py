@@ -1,0 +1,97 @@
+"""Conversations in OpenAI's form, one a line: what their users said, and whose it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datamodules.guards.overlap import overlapping
+from datamodules.reading.columns import Columns, ReferenceColumns
+from datamodules.reading.example import Unit
+from datamodules.reading.examples import read_examples
+from doppel.errors import DataError
+
+COLUMNS = Columns(messages="messages")
+
+
+def line(*said: str | list[Any] | None, **others: Any) -> dict[str, Any]:
+    """A conversation in which a model answers each message."""
+    answer = {"role": "assistant", "content": "certainly"}
+    turns = [turn for text in said for turn in ({"role": "user", "content": text}, answer)]
+    return {"messages": [{"role": "system", "content": "be kind"}, *turns], **others}
+
+
+def write(path: Path, *lines: dict[str, Any]) -> str:
+    path.write_text("".join(json.dumps(one) + "\n" for one in lines))
+    return str(path)
+
+
+FILE = [line("where is it", "the blue one", user=7), line("stop it", user=8), line(user=8)]
+
+
+@pytest.mark.parametrize(
+    ("unit", "columns", "units"),
+    [
+        ("utterance", COLUMNS, ["conversation 1/1", "conversation 1/2", "conversation 2/3"]),
+        ("dialogue", COLUMNS, ["conversation 1", "conversation 1", "conversation 2"]),
+        ("user", Columns(messages="messages", unit="user"), ["7", "7", "8"]),
+    ],
+)
+def test_what_users_say_is_read_and_whose_it_is(unit: Unit, columns: Columns, units: list[str], tmp_path: Path) -> None:
+    found = read_examples(write(tmp_path / "a.jsonl", *FILE), unit, columns=columns)
+    assert [turn.utterance for turn in found] == ["where is it", "the blue one", "stop it"]
+    assert [turn.unit for turn in found] == units
+
+
+def test_parts_of_a_message_are_one_text_and_a_picture_is_none(tmp_path: Path) -> None:
+    parts = [{"type": "text", "text": "what is"}, {"type": "image_url"}, {"type": "text", "text": "this"}]
+    path = write(tmp_path / "a.jsonl", line(parts, [{"type": "image_url"}], None, "more"))
+    assert [turn.utterance for turn in read_examples(path, "dialogue", columns=COLUMNS)] == ["what is\nthis", "more"]
+
+
+def test_a_conversation_more_moves_no_other_one(tmp_path: Path) -> None:
+    """Neighbours: the others say what they said, and are as many units."""
+    texts = []
+    for lines in (FILE, [*FILE, line("new", "newer", user=9)], FILE[1:]):
+        found = read_examples(write(tmp_path / "a.jsonl", *lines), "dialogue", columns=COLUMNS)
+        texts.append({tuple(t.utterance for t in found if t.unit == unit) for unit in {t.unit for t in found}})
+    assert texts[1] == texts[0] | {("new", "newer")} and texts[2] == texts[0] - {("where is it", "the blue one")}
+
+
+@pytest.mark.parametrize(
+    ("lines", "unit", "columns", "told"),
+    [
+        (FILE, "utterance", Columns(), "data.columns.messages=messages"),
+        (FILE, "user", COLUMNS, "data.columns.unit"),
+        (FILE, None, COLUMNS, "set data.unit=user \\(or dialogue\\)"),
+        ([{"messages": "hello"}], "dialogue", COLUMNS, "is a text, not a list"),
+        ([{"text": "hello"}], "dialogue", COLUMNS, "no 'messages'"),
+        ([{"messages": ["hello"]}], "dialogue", COLUMNS, 'message 0: no "role" and "content"'),
+        ([line(5)], "dialogue", COLUMNS, '"content" is'),  # type: ignore[arg-type]
+    ],
+)
+def test_other_forms_are_refused_with_the_way_out(
+    lines: list[dict[str, Any]], unit: Unit | None, columns: Columns, told: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError, match=told):
+        read_examples(write(tmp_path / "a.jsonl", *lines), unit, columns=columns)
+
+
+def test_a_column_of_text_beside_messages_is_refused_and_a_reference_may_be_of_either_form(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="leave one of them out"):
+        Columns.from_config({"columns": {"messages": "messages", "text": "text"}})
+    reference = ReferenceColumns(messages="messages")
+    for lines in (FILE, [{"text": "where is it"}]):
+        found = read_examples(write(tmp_path / "r.jsonl", *lines), "utterance", columns=reference)
+        assert found[0].utterance == "where is it"
+
+
+def test_a_reference_that_says_what_a_private_conversation_says_is_found(tmp_path: Path) -> None:
+    said = [f"please find the parcel number {word} that i sent" for word in "abcdefghij"]
+    private = write(tmp_path / "a.jsonl", *(line(text, user=1) for text in said))
+    public = tmp_path / "r.txt"
+    public.write_text("\n".join(said))
+    assert overlapping(str(public), ReferenceColumns(messages="messages"), [(private, COLUMNS)]) is not None
