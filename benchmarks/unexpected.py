@@ -146,7 +146,7 @@ def samples_of(name: str, num_units: int, epsilon: float, runs: Path) -> list[st
         rows.write_text("".join(f"{json.dumps({'text': turn.utterance})}\n" for turn in DATA[name](num_units).private))
         words = [
             "run",
-            "configs/experiments/own-data.yaml",
+            "configs/experiments/own-data-small.yaml",
             str(run),
             "--local",
             "--systems",

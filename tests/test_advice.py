@@ -124,7 +124,7 @@ def test_an_experiment_takes_each_setting_that_a_message_names(key: str, tmp_pat
     base = {"data.train_path": "mine.csv", "systems": ["one_stage"]}
     for value in values:
         try:
-            given = load(shipped("own-data"), {**base, plain: value})
+            given = load(shipped("own-data-small"), {**base, plain: value})
         except UserError as error:
             assert re.search("give|leave|needs|set", str(error)), error
             assert not re.search(r"has no (field|stage|section)|does not fit|is no YAML", str(error)), (

@@ -70,6 +70,8 @@ _FOUR_BITS = (
     '`quantization_config=BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="{kind}")` of transformers packs '
     "it as in training."
 )
+#: What `resample` leaves beside a stage whose samples it draws.
+_SHARES = "marginals.json"
 
 
 @dataclass(frozen=True)
@@ -81,12 +83,14 @@ class Prompting:
         target: Field that it writes.
         example: A prompt that a step of its run has released, or a public label; None: there is none at hand.
         sampling: How its run samples.
+        is_drawn: Whether its run draws by released shares from what it writes.
     """
 
     source: Field | None
     target: Field
     example: str | None
     sampling: SamplingArguments
+    is_drawn: bool = False
 
     @classmethod
     def of(cls, stage_dir: Path, config: StageConfig, text_format: TextFormat) -> Prompting:
@@ -112,7 +116,7 @@ class Prompting:
         given = _sampled(run, str(stage_dir.relative_to(run))) or config.model.get("sampling") or {}
         known = {field.name for field in dataclasses.fields(SamplingArguments)}
         arguments = SamplingArguments(**{name: value for name, value in given.items() if name in known})
-        return cls(source, target, example, arguments)
+        return cls(source, target, example, arguments, (stage_dir / _SHARES).is_file())
 
     def generation_config(self, text_format: TextFormat) -> GenerationConfig:
         """Return the settings for ``generate``, which otherwise has defaults of its own."""
@@ -171,6 +175,11 @@ class Prompting:
             kind = min(text_format.slot_table.kinds.names, key=lambda name: name != "person")
             notes.append(
                 f"Names are placeholders, such as `{kind}1`: put names of your own in their place, as a run does."
+            )
+        if self.is_drawn:
+            notes.append(
+                "These lines write texts as often as the model has learnt them; its run draws by the shares that were "
+                "released of private turns, such as those of topics, and `sample RUN` does."
             )
         if self.target == "parse" and self.sampling.grammar is not None:
             notes.append("A run writes trees under its grammar, which these lines do not have.")

@@ -83,7 +83,9 @@ def run(
         verbose: Also print every metric and the report's table, of a run here; they lie in the run folder anyway.
     """
     modes: dict[Mode, bool] = {"local": local, "submit": submit, "dry-run": dry_run, "check": check}
-    chosen = [mode for mode, is_given in modes.items() if is_given]
+    chosen: list[Mode] = [mode for mode, is_given in modes.items() if is_given]
+    if check and not dry_run and not (local and submit):  # of what is to run here, or is to be submitted
+        chosen = ["check"]
     if len(chosen) > 1:
         raise UserError(f"--{chosen[0]} and --{chosen[1]} exclude one another: give one of them")
     has_slurm = shutil.which("sbatch") is not None
@@ -100,7 +102,7 @@ def run(
         settings = point if point.keys() <= {"epsilon", "seed"} else {**point, "table": None}  # is of no table
         return begin(load(experiment, {**joined(changes, point), **settings}), folder / name, cluster)
 
-    is_here = mode == "local" or not has_slurm
+    is_here = local or not has_slurm
 
     def gate(plan: RunPlan) -> None:
         call = answer if mode == "local" and can_fork(cluster.interpreter) else None

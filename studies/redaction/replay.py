@@ -147,7 +147,15 @@ def _go(run: Path, epsilon: str, fields: Sequence[str], options: argparse.Namesp
     unit = "utterance" if epsilon == "inf" else "user"
     told = [f"data.train_path={run.parent / 'private.jsonl'}", f"data.unit={unit}", "effort=1", *fields]
     told += [f"num_samples={options.num_samples}", f"epochs.one_stage={options.epochs}"]
-    command = [str(ROOT / "cli.py"), "run", str(shipped("own-data")), str(run), "--local", "--systems", "one_stage"]
+    command = [
+        str(ROOT / "cli.py"),
+        "run",
+        str(shipped("own-data-small")),
+        str(run),
+        "--local",
+        "--systems",
+        "one_stage",
+    ]
     command += ["--epsilon", epsilon, "--seed", str(seed), "--set", *told]
     return subprocess.run([sys.executable, *command], cwd=ROOT, check=False).returncode
 

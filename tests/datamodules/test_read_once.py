@@ -110,7 +110,7 @@ def test_the_check_the_fingerprint_and_the_manifest_of_a_run_open_each_private_f
     opened.clear()
     private, val, reference = map(str, paths)
     changes = {"systems": ["one_stage"], "data.train_path": private, "data.val_path": val, "reference": reference}
-    read_sources(work_of(load(ROOT / "configs" / "experiments" / "own-data.yaml", changes)))
+    read_sources(work_of(load(ROOT / "configs" / "experiments" / "own-data-small.yaml", changes)))
     content_digest(private)
     for name in ("one", "two"):  # whoever executes all steps enters each of them
         step = Step(name, "tool", ("fit",), reads=(private,), protected=(private,), writes=(File(name, "data"),))

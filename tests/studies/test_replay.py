@@ -28,7 +28,7 @@ def repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[list[str]]
         found.append(words)
         told = (word.split("=", 1) for word in words[words.index("--set") + 1 :])
         changes = {name: yaml.safe_load(value) for name, value in told}
-        experiment = load(shipped("own-data"), {"systems": ["one_stage"], **changes})
+        experiment = load(shipped("own-data-small"), {"systems": ["one_stage"], **changes})
         turns = [
             Example(row["text"], None, row["unit"]) for _, row in read_json_lines(Path(changes["data.train_path"]))
         ]

@@ -21,7 +21,7 @@ from doppel.models.load import load_tokenizer
 
 def limit(tmp_path: Path, system: str = "one_stage", **changes: Any) -> int:
     own = {"data.train_path": "private.csv", "systems": [system], **changes}
-    steps = steps_of(load(shipped("own-data"), own), tmp_path / "run")
+    steps = steps_of(load(shipped("own-data-small"), own), tmp_path / "run")
     (config,) = (step.config for step in steps if step.kind == "predict" and step.name != "two_stage-sample_parse_tree")
     return int((config or {})["model"]["init_args"]["sampling"]["max_new_tokens"])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import redirect_stdout
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -40,6 +41,8 @@ def test_they_write_what_the_model_writes(
     model.model.generation_config = asked.generation_config(model.text_format)
     write_pretrained(out, model.model, model.text_format, torch.float32, {})
     readme = asked.readme(out, model.text_format, "")
+    drawn = replace(asked, is_drawn=True).readme(out, model.text_format, "")
+    assert "draws by the shares" in drawn and "draws by the shares" not in readme
     (lines,) = re.findall(r"```python\n(.*?)```", readme, flags=re.S)
     monkeypatch.chdir(tmp_path)
     with redirect_stdout(StringIO()) as written:

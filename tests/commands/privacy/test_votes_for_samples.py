@@ -159,7 +159,9 @@ def test_whom_a_text_is_nearest_to_does_not_depend_on_who_is_beside_it() -> None
 @pytest.mark.parametrize("name", ["one_stage", "two_stage"])
 def test_one_budget_is_planned_for_training_and_votes_and_later_draws_spend_nothing(name: str) -> None:
     changes = {"systems": [name], "data.train_path": "mine.csv", "resampling.of": "votes"}
-    experiment = load(shipped("own-data"), {**changes, "resampling.clusters": 20, "resampling.noise_multiplier": 7})
+    experiment = load(
+        shipped("own-data-small"), {**changes, "resampling.clusters": 20, "resampling.noise_multiplier": 7}
+    )
     steps = steps_of(experiment, Path("run"))
     fits = [step.config["privacy"] for step in steps if step.kind == "fit" and step.config is not None]
     assert fits and all(privacy["histogram_noise_multiplier"] == 7 for privacy in fits)
@@ -179,4 +181,4 @@ def test_one_budget_is_planned_for_training_and_votes_and_later_draws_spend_noth
 )
 def test_what_cannot_work_is_refused(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(UserError, match=why):
-        load(shipped("own-data"), {"systems": ["one_stage"], "resampling.of": "votes", **changes})
+        load(shipped("own-data-small"), {"systems": ["one_stage"], "resampling.of": "votes", **changes})

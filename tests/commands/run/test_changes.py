@@ -187,7 +187,7 @@ def test_trees_that_were_cut_off_are_drawn_again_though_another_system_has_sampl
 
 
 def test_what_waits_in_a_queue_keeps_its_settings(tmp_path: Path) -> None:
-    old = load(shipped("own-data"), {"data.train_path": "a.csv"})
+    old = load(shipped("own-data-small"), {"data.train_path": "a.csv"})
     new = replace(old, num_samples=7)
     assert not go_on(tmp_path, old, new)
     with pytest.raises(UserError, match=r"num_samples=1000, now num_samples=7 .*cancel its job first"):

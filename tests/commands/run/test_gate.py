@@ -246,7 +246,7 @@ def test_a_stage_s_own_file_is_what_is_read_counted_and_protected(tmp_path: Path
     (other := tmp_path / "other.csv").write_text("utterance\nbook a table\ncall mum\n")
     given = {"data.train_path": str(own), "stages.one_stage.data.train_path": str(other), "systems": ["one_stage"]}
     given |= {"reference": "embedded:test?num=60", "resampling": {"of": "votes", "encoder": BASE_MODEL}}
-    experiment = load(shipped("own-data"), given)
+    experiment = load(shipped("own-data-small"), given)
     read = {step.command: step.protected for step in steps_of(experiment, tmp_path / "run") if step.protected}
     assert read == dict.fromkeys(("fit", "resample", "words"), (str(other),))
     (train,) = (file for file in inputs_of(work_of(experiment)) if file.kind == "train")
@@ -283,5 +283,5 @@ def test_a_dry_run_opens_no_file_and_builds_no_training(tmp_path: Path, monkeypa
 def test_an_experiment_that_names_no_private_file_is_an_error_of_one_line(
     system: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["run", str(shipped("own-data")), str(tmp_path / "run"), "--check", "--systems", system]) == 2
+    assert cli.main(["run", str(shipped("own-data-small")), str(tmp_path / "run"), "--check", "--systems", system]) == 2
     assert "names no data.train_path" in capsys.readouterr().err and not (tmp_path / "run").exists()

@@ -59,7 +59,7 @@ def test_names_are_those_of_the_reference_unless_something_else_is_said(
 ) -> None:
     """Where they are, a step writes them before the training, which reads them as the sampling does."""
     own = {"data.train_path": "private.jsonl", "systems": ["two_stage"], **changes}
-    steps = {step.name: step for step in steps_of(load(shipped("own-data"), own), Path("run"))}
+    steps = {step.name: step for step in steps_of(load(shipped("own-data-small"), own), Path("run"))}
     reads = "public_trees.jsonl" in (expected or [""])[0]
     assert ("public_trees" in steps) == reads
     for name in ("two_stage-parse_tree", "two_stage-sample_parse_tree"):
@@ -72,7 +72,7 @@ def test_names_are_those_of_the_reference_unless_something_else_is_said(
 def test_the_names_of_no_reference_are_refused() -> None:
     own = {"data.train_path": "private.jsonl", "systems": ["two_stage"], "sampling.grammar": "reference"}
     with pytest.raises(UserError, match="reference=PUBLIC"):
-        steps_of(load(shipped("own-data"), own), Path("run"))
+        steps_of(load(shipped("own-data-small"), own), Path("run"))
 
 
 def test_a_grammar_that_cannot_be_read_is_refused_before_anything_is_spent(tiny_model: str) -> None:

@@ -38,7 +38,9 @@ def begin(tmp_path: Path, files: dict[str, Path], **changes: object) -> RunPlan:
     """A run of one system, as a command finds it."""
     (tmp_path / "private.txt").write_text("my secret\n" * 9)
     fields = {"data": {"train_path": str(tmp_path / "private.txt"), "unit": "utterance"}, "systems": ["one_stage"]}
-    own = write_experiment(tmp_path / "own.yaml", base="own-data", **fields, **{k: str(v) for k, v in files.items()})
+    own = write_experiment(
+        tmp_path / "own.yaml", base="own-data-small", **fields, **{k: str(v) for k, v in files.items()}
+    )
     return launch.begin(load(own, changes), tmp_path / "run", load_site(None, {}))
 
 

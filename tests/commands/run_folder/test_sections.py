@@ -12,7 +12,7 @@ from commands.run_folder.run_folder import RunFolder
 from doppel.settings.yaml_files import dump
 
 OWN = {
-    "base": "own-data",
+    "base": "own-data-small",
     "data": {"train_path": "/a.csv", "batch_size": 8},
     "stages": {
         "one_stage": {"data": {"batch_size": 4, "truncate": True}, "trainer": {"callbacks+": [1]}},

@@ -40,7 +40,7 @@ def test_a_private_function_never_reaches_the_grammar(files: tuple[Path, Path], 
     private, public = files
     own = {"data.train_path": str(private), "reference": str(public), "systems": ["two_stage"]}
     run = tmp_path / "run"
-    steps = steps_of(load(shipped("own-data"), own), run)
+    steps = steps_of(load(shipped("own-data-small"), own), run)
     first = next(step for step in steps if step.kind == "fit")
     assert [step.name for step in steps[: steps.index(first)]] == ["public_trees"] == list(first.needs)
     (run / "configs").mkdir(parents=True)
@@ -64,7 +64,7 @@ def test_the_private_file_is_refused_as_a_reference_in_any_form(files: tuple[Pat
     private, public = files
     run, copy = tmp_path / "run", tmp_path / "copy.jsonl"
     run.mkdir()
-    save(load(shipped("own-data"), {"data.train_path": str(private)}), run / "experiment.yaml")
+    save(load(shipped("own-data-small"), {"data.train_path": str(private)}), run / "experiment.yaml")
     lines = [json.loads(line) for line in private.read_bytes().splitlines()]
     turned = [{"text": f"{line['utterance'].upper()}!", "parse": line["parse"]} for line in lines[::-1]]
     copy.write_text("".join(json.dumps(line) + "\n" for line in turned))

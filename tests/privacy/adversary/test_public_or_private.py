@@ -91,7 +91,7 @@ def own(private: str, **changes: Any) -> dict[str, Any]:
 
 def test_no_form_of_the_private_file_is_a_public_reference(private: str, disguised: str) -> None:
     with pytest.raises(UserError, match="reference") as refused:
-        read_sources(work_of(load(shipped("own-data"), own(private, reference=disguised))))
+        read_sources(work_of(load(shipped("own-data-small"), own(private, reference=disguised))))
     assert disguised in str(refused.value) and private in str(refused.value)
     assert not any(text in str(refused.value) for text in TEXTS if len(text.split()) > 2)  # "1" is in a path, too
 
@@ -108,12 +108,12 @@ def test_nor_anything_else_that_is_public_in_a_run(private: str, field: str, tmp
             "redact.sensitive": write_lines(tmp_path / "sensitive.jsonl", _renamed(OTHERS[:50])),
         }
     with pytest.raises(UserError, match=f"{field} is .* is to be public"):
-        read_sources(work_of(load(shipped("own-data"), changes)))
+        read_sources(work_of(load(shipped("own-data-small"), changes)))
 
 
 @pytest.mark.parametrize("disguised", ["text", "upper case", "a part"], indirect=True)
 def test_nor_public_to_norms(private: str, disguised: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    content = {"base": "own-data", "data": {"train_path": private, "columns": COLUMNS}, "systems": ["one_stage"]}
+    content = {"base": "own-data-small", "data": {"train_path": private, "columns": COLUMNS}, "systems": ["one_stage"]}
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(content))
     assert cli.main(["norms", str(tmp_path / "own.yaml"), "--public", disguised]) == 2
     said = capsys.readouterr()
@@ -300,7 +300,7 @@ def test_a_parser_that_learnt_from_a_private_file_is_not_public(
         _parser(tmp_path / "parser", ["embedded:train?num=20"], str(start))
     changes = own(private, systems=["two_stage"], write_parses=True, public_parser=str(parser))
     with pytest.raises(UserError, match="public_parser"):
-        read_sources(work_of(load(shipped("own-data"), changes)))
+        read_sources(work_of(load(shipped("own-data-small"), changes)))
     pool = write_lines(run / "pool.jsonl", [{"utterance": r["said"], "parse": r["tree"]} for r in OTHERS[:20]])
     by_hand = {
         "keep-best": ["--candidates", pool, "--prompts", pool],

@@ -150,10 +150,10 @@ def test_weights_that_learnt_from_a_private_file_are_no_public_start(
     changes = {"data.train_path": private, "data.columns": COLUMNS.as_dict(), "systems": ["one_stage"]}
     changes |= {"reference": None, "model.init_weights": str(start)}
     if way == "another":
-        read_sources(work_of(load(shipped("own-data"), changes)))
+        read_sources(work_of(load(shipped("own-data-small"), changes)))
         return
     with pytest.raises(UserError, match="what init_weights=.* learnt from is .* is to be public but"):
-        read_sources(work_of(load(shipped("own-data"), changes)))
+        read_sources(work_of(load(shipped("own-data-small"), changes)))
     fit(
         tmp_path / "begun",
         UtteranceLM(base_model=tiny_model),

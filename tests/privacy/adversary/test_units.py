@@ -158,9 +158,9 @@ def test_a_training_asks_what_is_protected_before_anything_is_spent(
 
 
 def test_a_run_that_was_begun_may_say_what_it_protects_and_change_nothing(tmp_path: Path) -> None:
-    begun = load(shipped("own-data"), {"data.train_path": "own.csv"})
+    begun = load(shipped("own-data-small"), {"data.train_path": "own.csv"})
     said = {
-        unit: load(shipped("own-data"), {"data.train_path": "own.csv", "data.unit": unit})
+        unit: load(shipped("own-data-small"), {"data.train_path": "own.csv", "data.unit": unit})
         for unit in ("user", "utterance")
     }
     mark(tmp_path, "one_stage-one_stage")
@@ -178,10 +178,10 @@ def test_a_run_says_by_whom_rows_are_protected(
     own = [str(tmp_path / "run"), "--systems", "one_stage", "--set", f"data.train_path={path}", "data.batch_size=30"]
     own.append("effort=1")
     for mode in ("--check", "--local"):
-        assert cli.main(["run", str(shipped("own-data")), *own[:1], mode, *own[1:]]) == 2
+        assert cli.main(["run", str(shipped("own-data-small")), *own[:1], mode, *own[1:]]) == 2
         assert "nothing says what is protected" in capsys.readouterr().err
     assert not (tmp_path / "run" / "ledger.jsonl").exists()
-    assert cli.main(["run", str(shipped("own-data")), *own[:1], "--check", *own[1:], "data.unit=utterance"]) == 0
+    assert cli.main(["run", str(shipped("own-data-small")), *own[:1], "--check", *own[1:], "data.unit=utterance"]) == 0
     told = capsys.readouterr().out
     assert "says whose a request is (unit)" in told
     assert [line for line in told.splitlines() if "300" in line][0].startswith("hopeless: one_stage, 300 utterances")
@@ -275,13 +275,13 @@ def test_a_run_asks_which_names_are_one_and_takes_the_answer(
     path = write(tmp_path / "own.jsonl", rows)
     own = [str(tmp_path / "run"), "--check", "--systems", "one_stage", "--set", f"data.train_path={path}", "effort=1"]
     own += ["data.batch_size=30", "data.unit=user"]
-    assert cli.main(["run", str(shipped("own-data")), *own]) == 2
+    assert cli.main(["run", str(shipped("own-data-small")), *own]) == 2
     told = capsys.readouterr().err
     assert "own.jsonl:2" in told and "data.unit_names=folded" in told and "@x.org" not in told
     for rule, number in (("folded", 300), ("exact", 600)):
-        assert cli.main(["run", str(shipped("own-data")), *own, f"data.unit_names={rule}"]) == 0
+        assert cli.main(["run", str(shipped("own-data-small")), *own, f"data.unit_names={rule}"]) == 0
         assert f"{number} users" in capsys.readouterr().out
-    assert cli.main(["run", str(shipped("own-data")), *own, "data.unit_names=one"]) == 2
+    assert cli.main(["run", str(shipped("own-data-small")), *own, "data.unit_names=one"]) == 2
     assert "give one of exact, folded" in capsys.readouterr().err
     model = UtteranceLM(base_model=tiny_model)
     with pytest.raises(DataError, match="in another spelling"):
@@ -290,9 +290,11 @@ def test_a_run_asks_which_names_are_one_and_takes_the_answer(
     data = data_module(path, unit="user", unit_names="folded")
     fit(tmp_path, model, data, [privacy(tmp_path)], max_steps=1)
     assert data.num_units == 300
-    begun = load(shipped("own-data"), {"data.train_path": "own.csv", "data.unit": "user"})
+    begun = load(shipped("own-data-small"), {"data.train_path": "own.csv", "data.unit": "user"})
     said = {
-        rule: load(shipped("own-data"), {"data.train_path": "own.csv", "data.unit": "user", "data.unit_names": rule})
+        rule: load(
+            shipped("own-data-small"), {"data.train_path": "own.csv", "data.unit": "user", "data.unit_names": rule}
+        )
         for rule in ("exact", "folded")
     }
     mark(tmp_path / "none", "one_stage-one_stage")
