@@ -35,7 +35,9 @@ def rows(out: Path) -> list[dict[str, Any]]:
             "epsilon": experiment["epsilon"],
             "num_units": mechanisms[-1]["num_units"] if mechanisms else "",
             "expected_batch_size": mechanisms[-1]["batch_size"] if mechanisms else "",
-            "num_steps": sum(line["planned_steps"] for line in mechanisms),
+            "num_steps": sum(  # with bands whole rounds, up to b - 1 more
+                (line["planned_steps"] - line.get("reserve", 0)) * line.get("bands", 1) for line in mechanisms
+            ),
             "gpu": (out / "gpu.txt").read_text().strip() if (out / "gpu.txt").exists() else "",
             "reference": REFERENCES[values.suffixes[-2][1:] if len(values.suffixes) > 1 else ""],
             "commit": " ".join(experiment.get("commit") or []),
