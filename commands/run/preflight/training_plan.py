@@ -260,7 +260,7 @@ def _sigma(privacy: PrivacyArguments, noise: float, num_units: int, batch_size: 
     """Noise of the training beside shares with this noise; infinite where they alone cost the budget."""
     with warnings.catch_warnings(action="ignore"):  # said when the files are read
         try:
-            given = replace(privacy, histogram_noise_multiplier=noise)
+            given = replace(privacy, histogram_noise_multiplier=noise, bands=1)  # other noise may suit other bands
             return given.plan(num_units, batch_size, privacy.epochs or [1.0], unit, None).noise_multiplier
         except CalibrationError:
             return math.inf
