@@ -61,7 +61,7 @@ def test_the_line_of_data_is_one_that_can_be_read() -> None:
 def test_runs_are_rehearsed(
     line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every `run`, from a folder that holds the files it names; without the optional encoder or base, another has its place."""
+    """Every `run`, from a folder that holds the files it names; another stands for the optional encoder or base."""
     turns = list(generate(600, seed=1))
     texts = [turn.utterance for turn in turns]
     rows = "".join(f'"{text}",user-{place % 100}\n' for place, text in enumerate(texts[:500]))
