@@ -90,7 +90,7 @@ class DifferentialPrivacy(Callback):
         return checkpoint_every(self._last_step, 1 if self.spec is None else self.spec.bands)
 
     def left_of_round(self, step: int) -> int:
-        """Return the steps until one begins that is charged, where ``step`` were taken: 0 at the end of a round."""
+        """Return how many steps a round lacks after ``step`` steps: 0 at its end, and without bands."""
         return 0 if self.spec is None else (self._first_step - step) % self.spec.bands
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -128,7 +128,7 @@ class DifferentialPrivacy(Callback):
         self.spec, planned_steps = plan_stage(privacy, data, trainer.max_epochs, before)
         wanted_steps = planned_steps if trainer.max_steps < 0 else min(trainer.max_steps, planned_steps)
         self._num_steps = 0 if before is None else before["num_steps"]
-        if self.spec.bands > 1 and (reasons := refusals_of_bands(trainer, data, trainer.optimizers)):
+        if privacy.bands != 1 and (reasons := refusals_of_bands(trainer, data, trainer.optimizers)):
             raise PrivateTrainingError("a private run refuses this configuration: " + "; ".join(reasons))
         if hasattr(data, "bands"):
             data.bands = self.spec.bands

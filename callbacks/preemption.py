@@ -30,7 +30,7 @@ EXIT_STATUS = 75
 INTERRUPTED = 130
 #: What stops a run.
 _SIGNALS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
-#: Seconds in which a run has to begin to save: SLURM kills 30 s after SIGTERM, and our jobs get SIGUSR1 120 s ahead.
+#: Seconds until a run has to save: SLURM kills 30 s after SIGTERM, and 120 s after the SIGUSR1 that our jobs ask for.
 _NOTICE, _LONG_NOTICE = 20.0, 60.0
 
 

@@ -54,30 +54,23 @@ def refusals_of_settings(trainer: pl.Trainer, data: object, is_frozen: bool = Fa
 
 def refusals_of_bands(trainer: pl.Trainer, data: object, optimizers: Sequence[Optimizer]) -> list[str]:
     """Return reasons against noise that later steps take back, in such words."""
-    reasons = []
-    for optimizer in optimizers:
-        if not isinstance(optimizer, DPAdam):
-            reasons.append(
-                f"{type(optimizer).__name__} loses what privacy.bands gains (.17 nats in the cross-entropy per word, "
-                "with Adam), for it is not linear in noisy gradients: set model.optimizer to "
-                "doppel.privacy.optimizer.DPAdam, or privacy.bands to 1"
-            )
-    if not hasattr(data, "bands"):
-        reasons.append(
-            f"{type(data).__name__} draws any unit in any step, and privacy.bands asks for groups of units: derive it "
-            "from datamodules.data_module.DataModule and draw by its poisson(), or set privacy.bands to 1"
-        )
-    if trainer.reload_dataloaders_every_n_epochs:  # type: ignore[attr-defined]
-        reasons.append("trainer.reload_dataloaders_every_n_epochs deals the groups of privacy.bands anew; remove it")
-    return reasons
+    other = ", ".join(type(own).__name__ for own in optimizers if not isinstance(own, DPAdam))
+    reasons = {
+        f"{other} loses what privacy.bands gains (.17 nats in the cross-entropy per word, with Adam): set "
+        "model.optimizer to doppel.privacy.optimizer.DPAdam, linear in noisy gradients, or privacy.bands to 1": bool(
+            other
+        ),
+        f"{type(data).__name__} does not deal its units into the groups of privacy.bands: draw by the poisson() of "
+        "datamodules.data_module.DataModule, or set privacy.bands to 1": not hasattr(data, "bands"),
+        "trainer.reload_dataloaders_every_n_epochs deals the groups of privacy.bands anew; remove it": bool(
+            trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
+        ),
+    }
+    return [reason for reason, holds in reasons.items() if holds]
 
 
 def refuse_other_sampler(data: object, bands: int) -> None:
-    """Refuse a loader that does not draw from so many groups.
-
-    Raises:
-        PrivateTrainingError: It was made before the plan, or not by the data module's ``poisson``.
-    """
+    """Refuse a loader that was made before ``data.bands`` was set, or without the data module's ``poisson``."""
     if getattr(getattr(data, "sampler", None), "bands", 1) != bands:
         raise PrivateTrainingError(
             f"its loader does not draw from the {bands} groups of privacy.bands: draw by DataModule.poisson, in "

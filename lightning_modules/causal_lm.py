@@ -32,10 +32,12 @@ from doppel.models.memory import shortage
 from doppel.models.quantized import Quantization, check_bitsandbytes
 from doppel.privacy.card import origins_of
 from doppel.privacy.checkpoint import weights_fingerprint
+from doppel.privacy.optimizer import DPAdam
+from doppel.privacy.private_step import PrivateStep
 from lightning_modules.sampling import Sample, SamplingArguments, draw_samples
 from lightning_modules.training.graphs import CudaGraphs
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
-from lightning_modules.training.step_policy import PlainStep, keep_adapters_wide
+from lightning_modules.training.step_policy import keep_adapters_wide
 from lightning_modules.training.token_loss import MeanTokenLoss, num_labels_of
 from lightning_modules.training.warm_start import WarmStart, adapt
 from lightning_modules.tree_constraint import tree_constraint
@@ -251,13 +253,17 @@ class CausalLM(LogicalBatchModule):
         max_tokens = getattr(data, "max_tokens_per_micro_batch", None)
         if max_tokens is None:
             return
+        is_private = isinstance(self.step_policy, PrivateStep)
         micro = Micro(
             max_tokens,
             getattr(data, "max_units_per_micro_batch", None),
             half_of(str(self.trainer.precision)),
             self.device.type,
             self.text_format.max_length,
-            type(self.step_policy) is not PlainStep,
+            is_private,
+            moments=1 if is_private and isinstance(self.trainer.optimizers[0], DPAdam) else 2,
+            bands=self.step_policy.spec.bands if isinstance(self.step_policy, PrivateStep) else 1,
+            num_ranks=self.trainer.world_size,
         )
         found = footprint(self.model, micro, self.head_loss)
         words = None if found is None else shortage(found, self.device)

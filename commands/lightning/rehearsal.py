@@ -11,7 +11,7 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 
-from callbacks.requirements import refusals_of_settings
+from callbacks.requirements import refusals_of_bands, refusals_of_settings
 from commands.lightning.cli import DoppelCLI, settle_strategy
 from commands.lightning.own_code import check_own, find_here
 from doppel.errors import UserError
@@ -88,7 +88,7 @@ class _Rehearsal(DoppelCLI):
         given |= {"plugins": given.get("plugins") if self._is_here else None, "enable_model_summary": False}
         try:
             trainer = Trainer(**given)
-            _try_optimizer(self.model)
+            built = _try_optimizer(self.model)
         except (MisconfigurationException, ValueError, TypeError) as error:
             raise UserError(f"the configuration does not build: {' '.join(str(error).split())[:500]}") from error
         privacy = self._get(self.config_init, "privacy")
@@ -96,6 +96,7 @@ class _Rehearsal(DoppelCLI):
         if privacy is not None and self.trains:
             is_frozen = self.model.arguments.get("lora") is not None
             reasons = refusals_of_settings(trainer, self.datamodule, is_frozen)
+            reasons += refusals_of_bands(trainer, self.datamodule, built) if privacy.bands != 1 else []
         if reasons:
             raise UserError("a private run refuses this configuration: " + "; ".join(reasons))
         return trainer
@@ -136,10 +137,12 @@ def _build(kind: type, *args: Any, **arguments: Any) -> Any:
     return kind(*args, **arguments)
 
 
-def _try_optimizer(model: Any) -> None:
+def _try_optimizer(model: Any) -> list[torch.optim.Optimizer]:
     """Build the optimiser and the schedule that a model is given, where it is, for one weight."""
     optimizer, scheduler = (model.arguments.get(name) for name in ("optimizer", "lr_scheduler"))
-    if callable(optimizer):
-        built = optimizer([torch.nn.Parameter(torch.zeros(1))])
-        if callable(scheduler):
-            scheduler(built)
+    if not callable(optimizer):
+        return []
+    built = optimizer([torch.nn.Parameter(torch.zeros(1))])
+    if callable(scheduler):
+        scheduler(built)
+    return [built]

@@ -102,27 +102,28 @@ def plan(
         CalibrationError: The plan makes no sense or cannot be met.
         UserError: It lacks units, epochs or ε; or the memory of the base cannot be told.
     """
-    asked = (num_units, epochs, target_epsilon)
-    memory = None
+    if batch_size is None and num_units is not None:
+        batch_size = usual_batch_size(num_units)
+    memory, spec = None, None
+    if num_units is not None and batch_size is not None and epochs is not None and target_epsilon is not None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # said in the report instead
+            terms: dict[str, Any] = {"delta": delta, "accountant": accountant, "unit": unit, "bands": bands}
+            spec = make_plan(num_units, batch_size, epochs, target_epsilon, **terms)
     if gpu is not None:
         from doppel.console.plan_memory import Gpu, memory_of, memory_table
 
-        is_whole = all(value is not None for value in asked)
-        batch = batch_size or (None if num_units is None else usual_batch_size(num_units))
-        memory = memory_of(str(base or _BASE), Gpu.of(gpu), num_gpus, lora, quantization, batch)
-        if not is_whole:
+        held = 1 if bands == "auto" else bands
+        held = held if spec is None else spec.bands
+        memory = memory_of(str(base or _BASE), Gpu.of(gpu), num_gpus, lora, quantization, batch_size, held)
+        if spec is None:
             sys.stdout.write((to_json(memory, indent=2) if json else memory_table(memory)) + "\n")
             return
         num_parameters = num_parameters or memory["num_trained"]
-    if num_units is None or epochs is None or target_epsilon is None:
+    if spec is None:
         raise UserError("give --num-units, --epochs and --target-epsilon; or --gpu, such as h100-80, for memory alone")
     if num_parameters is None and (base is not None or _BASE.is_dir()):
         num_parameters = num_parameters_of(base or _BASE, lora)
-    batch_size = usual_batch_size(num_units) if batch_size is None else batch_size
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # said in the report instead
-        terms: dict[str, Any] = {"delta": delta, "accountant": accountant, "unit": unit, "bands": bands}
-        spec = make_plan(num_units, batch_size, epochs, target_epsilon, **terms)
     result = report(spec, num_parameters) | ({} if memory is None else {"memory": memory})
     text = to_json(result, indent=2) if json else table(result)
     sys.stdout.write(text + ("" if json or memory is None else "\n" + memory_table(memory)) + "\n")

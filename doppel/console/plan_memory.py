@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from doppel.errors import UserError
@@ -53,6 +53,7 @@ def memory_of(
     lora: int | None,
     quantization: Literal["nf4"] | None = None,
     batch_size: int | None = None,
+    bands: int = 1,
 ) -> dict[str, Any]:
     """Count what a private training holds on each GPU, and choose its micro-batch. No weight is read.
 
@@ -63,6 +64,7 @@ def memory_of(
         lora: Rank of adapters; None: all weights are trained.
         quantization: How the frozen base is packed.
         batch_size: Expected units of a step; None: not known.
+        bands: Steps over which noise is correlated.
 
     Returns:
         Bytes by part, whether they fit, and the settings to take; JSON-ready.
@@ -81,6 +83,7 @@ def memory_of(
     adapters = None if lora is None else LoraArguments(rank=lora)
     model = shell(base, half, adapters)
     micro = Micro(LONG, half=half, device="cuda", longest=2**20, is_packed=quantization is not None)
+    micro = replace(micro, moments=1 if bands > 1 else 2, bands=bands, num_ranks=num_gpus)
     free = gpu.gigabytes * 10**9
     loss = head_loss(model, 1.0)
     micro = budget(model, micro, free, loss)
@@ -95,11 +98,11 @@ def _told(
 ) -> dict[str, Any]:
     from doppel.models.footprint import LONG
 
-    parts = ("base", "trained", "optimizer", "activations", "head", "kept", "peak", "checkpoint")
+    parts = ("base", "trained", "optimizer", "noise", "activations", "head", "kept", "peak", "checkpoint")
     result: dict[str, Any] = {f"{name}_bytes": getattr(found, name) for name in parts}
     result |= {"gpu": gpu.name, "gpu_bytes": gpu.gigabytes * 10**9, "num_gpus": num_gpus, "fits": fits}
     result |= {"num_weights": found.num_weights, "num_trained": found.num_trained}
-    result["is_packed"] = micro.is_packed
+    result |= {"is_packed": micro.is_packed, "moments": micro.moments}
     result |= {"max_tokens_per_micro_batch": micro.max_tokens, "max_units_per_micro_batch": micro.max_units}
     if batch_size is not None:
         result["num_micro_batches"] = math.ceil(batch_size / num_gpus / micro.units(LONG))
@@ -115,15 +118,17 @@ def memory_table(memory: dict[str, Any]) -> str:
     tokens, units = memory["max_tokens_per_micro_batch"], memory["max_units_per_micro_batch"]
     micro = f"{tokens:,} tokens" + ("" if units is None else f" and {units:,} units at most")
     is_adapted = memory["num_trained"] < memory["num_weights"]
+    means = "two means of Adam" if memory["moments"] == 2 else "mean of DPAdam"
     rows = [
         ("base", size("base"), f"{memory['num_weights'] - memory['num_trained']:,} frozen weights"),
         ("LoRA" if is_adapted else "weights", size("trained"), f"{memory['num_trained']:,} trained"),
-        ("optimiser", size("optimizer"), "their gradients and the two means of Adam"),
+        ("optimiser", size("optimizer"), f"their gradients and the {means}"),
+        ("earlier noise", size("noise"), "of the steps that bands take back"),
         ("activations", size("activations"), f"of a micro-batch of {micro}"),
         ("head", size("head"), "the logits of its labels"),
         ("kept gradients", size("kept"), "one of each unit; they come as activations go"),
         ("at the peak", size("peak"), f"of {memory['gpu_bytes'] / 1e9:.0f} GB on each {memory['gpu']}"),
-        ("checkpoint", size("checkpoint"), "trained weights and the means"),
+        ("checkpoint", size("checkpoint"), f"trained weights and the {means}"),
     ]
     lines = [f"{name:<14} {value}  {about}" for name, value, about in rows if not value.strip().startswith("0.00")]
     settings = f"data.max_tokens_per_micro_batch={tokens}"

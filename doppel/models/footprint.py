@@ -42,6 +42,9 @@ class Micro:
         longest: Longest text of the model, which decides how it attends.
         is_private: Whether the gradients are clipped.
         is_packed: Whether frozen linear layers will be packed into 4 bits, of a model in which they are not yet.
+        moments: Numbers that the optimiser keeps of each trained weight: 2 of Adam, 1 of ``DPAdam`` in a private run.
+        bands: ``privacy.bands``.
+        num_ranks: Processes, which share earlier noise out.
     """
 
     max_tokens: int
@@ -51,6 +54,9 @@ class Micro:
     longest: int = LONG
     is_private: bool = True
     is_packed: bool = False
+    moments: int = 2
+    bands: int = 1
+    num_ranks: int = 1
 
     def units(self, length: int) -> int:
         """How many rows of a length it holds, each a unit."""
@@ -65,7 +71,8 @@ class Footprint:
     Attributes:
         base: Frozen weights.
         trained: Trained weights: adapters, or all.
-        optimizer: Their gradients, and the two means of Adam.
+        optimizer: Their gradients, and the means of the optimiser.
+        noise: Of earlier steps, which bands take back.
         activations: What the forward pass keeps of a micro-batch for the backward pass, below the head.
         head: The logits of its labels.
         kept: Per-unit gradients that the clipper holds until it knows their norms.
@@ -78,6 +85,7 @@ class Footprint:
     base: int
     trained: int
     optimizer: int
+    noise: int
     activations: int
     head: int
     kept: int
@@ -89,12 +97,12 @@ class Footprint:
     @property
     def resident(self) -> int:
         """Bytes held from step to step."""
-        return self.base + self.trained + self.optimizer
+        return self.base + self.trained + self.optimizer + self.noise
 
     @property
     def checkpoint(self) -> int:
-        """Bytes of a checkpoint: trained weights and the two means of Adam."""
-        return self.trained + 2 * self.optimizer // 3 + _BESIDE
+        """Bytes of a checkpoint: trained weights and the means of the optimiser."""
+        return (1 + self.micro.moments) * self.trained + _BESIDE
 
 
 def half_of(precision: str) -> torch.dtype | None:
@@ -198,13 +206,14 @@ def _count(model: PreTrainedModel, head_loss: HeadLoss | None, micro: Micro, len
             del states
             losses.sum().backward()
         kept = 0 if clipper is None else clipper.num_bytes_kept
-    resident = base + 4 * trained
+    num_trained = sum(p.numel() for p in weights if p.requires_grad)
+    optimizer, noise = (1 + micro.moments) * trained, 8 * (micro.bands - 1) * num_trained // micro.num_ranks
+    resident = base + trained + optimizer + noise
     # PyTorch's AdamW on a GPU takes all weights at once, with a temporary number for each
     unpacked = max((layer.weight.nbytes for layer in packable(model) if micro.is_packed), default=0)
     step = max(live.most - before + unpacked, trained if micro.device == "cuda" else 0)
-    num_trained = sum(p.numel() for p in weights if p.requires_grad)
-    num_weights = sum(p.numel() for p in weights)
-    return Footprint(base, trained, 3 * trained, below, head, kept, resident + step, micro, num_weights, num_trained)
+    num_weights, peak = sum(p.numel() for p in weights), resident + step
+    return Footprint(base, trained, optimizer, noise, below, head, kept, peak, micro, num_weights, num_trained)
 
 
 def _all_logits(logits_BTV: Tensor, ids: Tensor) -> Tensor:

@@ -30,8 +30,8 @@ def free_bytes(device: torch.device) -> int | None:
 def described(found: Footprint, device: torch.device) -> str:
     """Tell what a training holds, by part, and what is free on a device that holds nothing of it yet."""
     parts = {"base": found.base, "LoRA" if found.base > found.trained else "weights": found.trained}
-    parts |= {"optimiser": found.optimizer, "activations": found.activations, "head": found.head}
-    parts |= {"kept gradients": found.kept}
+    parts |= {"optimiser": found.optimizer, "earlier noise": found.noise, "activations": found.activations}
+    parts |= {"head": found.head, "kept gradients": found.kept}
     told = ", ".join(f"{name} {size / 1e9:.2f}" for name, size in parts.items() if size >= 5e6)
     free = free_bytes(device)
     room = "" if free is None else f"; {free / 1e9:.1f} are free on this machine's {device.type}"

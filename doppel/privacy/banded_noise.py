@@ -19,25 +19,18 @@ FINE_BITS = 52
 class BandedNoise(GaussianNoise):
     """Adds x_t to the sum of step t, where C x = z: part of a step's noise is taken back by later ones.
 
-    z is independent noise of standard deviation ``noise_multiplier`` · ``max_grad_norm``. C = T D⁻¹, with T the lower
-    triangular Toeplitz matrix of the coefficients c_0 … c_{b-1}, and D the norms of its columns, less for the last
-    b - 1, which the end of the training cuts off. So x_t = D_t y_t, y_t = (z_t - c_1 y_{t-1} - … - c_{b-1} y_{t-b+1}) /
-    c_0.
+    z is independent noise of standard deviation ``noise_multiplier`` · ``max_grad_norm``. C = T D⁻¹: T is the lower
+    triangular Toeplitz matrix of c_0 … c_{b-1}, D has the norms of its columns, of which the end of the training cuts
+    the last b - 1. So x_t = D_t y_t, with y_t = (z_t - c_1 y_{t-1} - … - c_{b-1} y_{t-b+1}) / c_0.
 
     Formal guarantees:
-        The noisy sums g + x are a function of C g + z, the matrix mechanism (Choquette-Choo et al., 2023,
-        "(Amplified) Banded Matrix Factorization"). A unit moves one g_t by at most the clipping norm, and so C g by at
-        most that times column t, whose norm is 1: by b rows, t … t + b - 1, beginning at t. Two steps that draw one
-        unit are at least b apart (:class:`.sampling.PoissonSampler`, ``bands``), so their columns share no row. Within
-        a round of b steps a unit is drawn once at most, with probability b·q whatever its group: a round is one
-        Poisson-subsampled Gaussian mechanism of rate b·q and that noise multiplier, and T steps are ⌈T/b⌉ of them.
-        Gradients may depend on all that was released before (Denisov et al., 2022, theorem 2.1: Gaussian noise,
-        C lower triangular).
+        The noisy sums g + x are a function of C g + z, the matrix mechanism, whose argument and rounds
+        :class:`.plan.DPPlan` tells: columns have norm 1, and sampling (:class:`.sampling.PoissonSampler`, ``bands``)
+        keeps the columns that one unit moves from sharing a row.
 
-        *Segments.* An object's first step begins a segment, where nothing earlier is taken back: C is block-diagonal
-        over segments, and a new one begins a round, whose secret and groups may be new. A segment's steps follow one
-        another: a skipped or repeated one is refused, for it would break C x = z. It may stop at any step, which cuts
-        off columns and makes none longer; a step beyond the last would make the last ones longer, and is refused.
+        *Segments.* An object is one segment, from its first step on: C is block-diagonal over segments. Its steps
+        follow one another: one that is skipped or repeated would break C x = z, and is refused. It may stop at any
+        step, which cuts columns and makes none longer; a step beyond the last would, and is refused.
 
         *Floating point.* z is drawn in float64, as multiples of 2⁻⁵² standard deviations (the next power of two); x is
         formed of it in float64, a function of z alone; and the sum is rounded to the grid of
@@ -48,8 +41,8 @@ class BandedNoise(GaussianNoise):
     Args:
         noise_multiplier: σ of a round.
         max_grad_norm: The clipping norm.
-        coefficients: c_0 … c_{b-1}; their norm does not matter, which D divides by.
-        num_steps: T, the number of steps after which the training ends, counted from 0 over the whole run.
+        coefficients: c_0 … c_{b-1}; D divides by their norm.
+        num_steps: After which the training ends, counted from 0 over the whole run.
         seed: None for the operating system's entropy; a number is for tests and warns.
 
     Raises:
@@ -73,15 +66,10 @@ class BandedNoise(GaussianNoise):
 
     @torch.no_grad()
     def add_(self, flat: Tensor, place: int, step: int) -> None:
-        """Add x_t to each entry of some of a step's sums; see :meth:`.GaussianNoise.add_`.
-
-        Args:
-            flat: As there, and of the same size at each step.
-            place: As there.
-            step: One more than the last at this place, and less than ``num_steps``; any at first.
+        """Add x_t to each entry of some of a step's sums, as :meth:`.GaussianNoise.add_` adds z_t.
 
         Raises:
-            PrivateTrainingError: The step does not follow the last one, or the training was to end before it.
+            PrivateTrainingError: The step does not follow the last one at this place, or is not below ``num_steps``.
         """
         last = self._last.setdefault(place, step - 1)
         if step != last + 1 or step >= self.num_steps:

@@ -10,15 +10,12 @@ from torch.optim import AdamW, Optimizer
 
 
 class DPAdam(AdamW):
-    """Adam whose second moment is that of the public noise.
+    """Adam whose second moment is that of the public noise, (σC/B)²: nearly all that Adam would estimate.
 
-    Under the noise of a private training Adam's second moment estimates little but the variance of that noise, which
-    the plan knows. So a weight moves by lr · m / (σC/B) at each step, with m ← β₁ m + (1 - β₁) g from m = 0: no
-    estimate, no bias correction. It is linear in the noise, so noise that later steps take back
-    (:class:`.banded_noise.BandedNoise`) is taken back from the weights; Adam's quotient keeps part of it (.17 nats in
-    the cross-entropy per word). σ is that of independent noise at the same budget, so that one rate serves every N, B,
-    ε and number of bands. ``DifferentialPrivacy`` binds it to its plan. Unbound, as in a run without privacy, it is
-    AdamW.
+    A weight moves by lr · m / (σC/B), with m ← β₁ m + (1 - β₁) g from m = 0 and no bias correction. That is linear in
+    the gradients, so noise that later steps take back (:class:`.banded_noise.BandedNoise`) is taken back from the
+    weights, of which Adam's quotient keeps a part. σ is that of independent noise at the same budget: one rate serves
+    every N, B, ε and number of bands. ``DifferentialPrivacy`` binds it; unbound, without privacy, it is AdamW.
 
     Formal guarantees:
         Post-processing: it reads noisy gradients and the plan's public numbers.
@@ -47,7 +44,7 @@ class DPAdam(AdamW):
         self._noise_scale = noise_scale
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore it; the state of a bound one, m alone, has no number of steps, which Adam's own way asks for."""
+        """Restore m alone, too: Adam's own way asks for a number of steps."""
         Optimizer.__setstate__(self, state)
 
     @torch.no_grad()
@@ -61,14 +58,12 @@ class DPAdam(AdamW):
                 loss = closure()
         for group in self.param_groups:
             trained = [p for p in group["params"] if p.grad is not None]
-            if not trained:
-                continue
             for p in trained:
                 if "exp_avg" not in self.state[p]:
                     self.state[p]["exp_avg"] = torch.zeros_like(p)
             means = [self.state[p]["exp_avg"] for p in trained]
-            torch._foreach_lerp_(means, [p.grad for p in trained], 1.0 - group["betas"][0])
-            if group["weight_decay"]:
+            if trained:
+                torch._foreach_lerp_(means, [p.grad for p in trained], 1.0 - group["betas"][0])
                 torch._foreach_mul_(trained, 1.0 - group["lr"] * group["weight_decay"])
-            torch._foreach_add_(trained, means, alpha=-group["lr"] / self._noise_scale)
+                torch._foreach_add_(trained, means, alpha=-group["lr"] / self._noise_scale)
         return loss

@@ -16,9 +16,8 @@ class PoissonSampler:
 
     A batch is a function of the step. It may be empty. Units are numbered 0 ≤ unit < ``num_units``.
 
-    With ``bands`` = b > 1 sampling is cyclic (Choquette-Choo et al., 2023, "(Amplified) Banded Matrix Factorization",
-    section 4), as correlated noise (:class:`.banded_noise.BandedNoise`) asks for: units are dealt into b groups, and
-    step t draws each unit of group t mod b independently with probability b·q.
+    With ``bands`` = b > 1 sampling is cyclic (Choquette-Choo et al., 2023), as :class:`.banded_noise.BandedNoise` asks:
+    units are dealt into b groups, and step t draws each unit of group t mod b independently with probability b·q.
 
     Formal guarantees:
         The Poisson-subsampled Gaussian mechanism (Mironov et al., 2019, section 3) asks for Poisson sampling: each
@@ -29,11 +28,10 @@ class PoissonSampler:
         Ranks that share the secret draw one batch, of which each computes a part. The parts must be disjoint and cover
         it, so whoever deals them out compares :meth:`fingerprint` first.
 
-        *Groups.* A unit's group is a die of its own, keyed from the secret and thrown once for all steps; group and
-        coins are a function of the unit's number alone, so those of the others are the same with it and without: a
-        balanced deal would move them. Two steps that draw one unit are a multiple of b apart, over epochs too. Of any b
-        successive steps (a *round*) one alone can draw it, with probability b·q, whatever its group. A new sampler
-        throws new dice: within one segment of the noise there must be one.
+        *Groups.* A unit's group is a die of its own, thrown once for all steps, so those of the others are the same
+        with it and without: a balanced deal would move them. Steps that draw one unit are a multiple of b apart, over
+        epochs too, and of any b successive steps (a *round*) one alone can draw it, with probability b·q whatever its
+        group. A new sampler throws new dice: a segment of the noise has one sampler.
 
     Args:
         num_units: Number of units N in the data set.

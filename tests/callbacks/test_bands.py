@@ -180,7 +180,7 @@ def test_what_would_lose_the_gain_or_the_guarantee_is_refused_by_name(
     for data, settings, message in (
         (corpus_data, {"optimizer": sgd}, "SGD loses what privacy.bands gains .*DPAdam"),
         (corpus_data, {"reload_dataloaders_every_n_epochs": 1}, "reload_dataloaders_every_n_epochs"),
-        (Own(), {}, "Own draws any unit in any step"),
+        (Own(), {}, "Own does not deal its units"),
     ):
         with pytest.raises(PrivateTrainingError, match=message):
             train(tmp_path, tiny_model, data, **settings)  # type: ignore[arg-type]

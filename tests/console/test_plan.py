@@ -143,6 +143,18 @@ def test_memory_stands_beside_the_plan_and_says_what_to_take(capsys, base):
     assert "it fits; take data.max_tokens_per_micro_batch=" in text and "micro-batches a step" in text
 
 
+@pytest.mark.slow
+def test_memory_counts_the_noise_that_bands_keep(capsys, base):
+    """Those of the plan, or as they are asked for."""
+    asked = ["--base", base, "--gpu", "l4-24", "--num-gpus", "2", "--bands", "8"]
+    for call in (CALL, []):
+        found = json.loads(run(capsys, *asked, "--json", call=call))
+        memory = found["memory"] if call else found
+        assert memory["noise_bytes"] == 7 * 8 * memory["num_trained"] // 2
+        assert memory["optimizer_bytes"] == 2 * memory["trained_bytes"]
+    assert "mean of DPAdam" in run(capsys, *asked, call=[])
+
+
 @pytest.mark.parametrize(
     ("call", "words"), [(["--gpu", "h100"], "such as h100-80"), ([], "give --num-units"), (["--epochs", "1"], "--gpu")]
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,11 @@ from doppel.models.adapters import LoraArguments, add_adapters
 from doppel.models.footprint import LONG, SHORT, Micro, budget, footprint
 from doppel.models.frozen_base import FrozenBase
 from doppel.models.heads import head_loss
+from doppel.models.memory import described
+from doppel.privacy.banded_noise import BandedNoise
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.clipping.head import HeadLoss, ScaledLogits
+from doppel.privacy.optimizer import DPAdam
 from lightning_modules.causal_lm import UtteranceLM
 
 HALF = torch.bfloat16
@@ -91,6 +95,29 @@ def test_the_estimate_is_what_a_step_takes(rank: int | None, micro: Micro, is_le
     if micro.is_private and rank is not None:
         formed = [micro.units(length) * weights[True] for length in (LONG, SHORT)]
         assert any(0.95 * most < found.kept <= most for most in formed)  # factors of short rows are less than products
+
+
+def test_bands_hold_earlier_noise_and_their_optimiser_one_mean() -> None:
+    """Ranks share the noise out."""
+    model, own = llama(16), Micro(512, half=HALF)
+    plain, banded = footprint(model, own), footprint(model, replace(own, moments=1, bands=8))
+    shared = footprint(model, replace(own, moments=1, bands=8, num_ranks=4))
+    assert plain is not None and banded is not None and shared is not None
+    assert (plain.noise, plain.optimizer, banded.optimizer) == (0, 3 * plain.trained, 2 * plain.trained)
+    noise = BandedNoise(1.0, 1.0, [8**-0.5] * 8, 20)
+    for step in range(10):
+        noise.add_(torch.zeros(banded.num_trained), 0, step)
+    assert banded.noise == sum(past.nbytes for past in noise._past[0]) == pytest.approx(4 * shared.noise, abs=4)
+    assert banded.peak - plain.peak == banded.noise - plain.trained
+    weights = [p for p in model.parameters() if p.requires_grad]
+    optimizer = DPAdam(weights)
+    optimizer.bind(1.0)
+    for weight in weights:
+        weight.grad = torch.zeros_like(weight)
+    optimizer.step()
+    kept = sum(mean.nbytes for state in optimizer.state.values() for mean in state.values())
+    assert banded.checkpoint - 2**20 == banded.trained + kept == plain.checkpoint - 2**20 - plain.trained
+    assert "earlier noise 3.00" in described(replace(banded, noise=3 * 10**9), torch.device("cpu"))
 
 
 def test_no_weight_is_read_of_a_model_that_has_none(monkeypatch: pytest.MonkeyPatch) -> None:

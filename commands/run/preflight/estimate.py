@@ -59,7 +59,8 @@ def tell_ready(plan: RunPlan, found: Mapping[str, Readiness | Outlook]) -> None:
                 f"at most {texts.questions(experiment.num_samples):,} texts are written"
             )
         elif trainings and ready is not None:
-            least, most, held = forecast(ready.num_units, trainings, experiment)
+            bands = 1 if ready.spec is None else ready.spec.bands
+            least, most, held = forecast(ready.num_units, trainings, experiment, bands)
             more = "" if ready.unit == "utterance" else f", as much again for each further row a {ready.unit} has"
             say(f"{ready.text}, {_range(least, most)} of training on this machine (by public rows{more})")
             if ready.spec is not None:
@@ -104,7 +105,7 @@ def _tell_topics(experiment: Experiment, path: str) -> None:
 
 
 def forecast(
-    num_units: int, trainings: Iterable[Step], experiment: Experiment
+    num_units: int, trainings: Iterable[Step], experiment: Experiment, bands: int = 1
 ) -> tuple[float, float, Footprint | None]:
     """Estimate the least and most seconds of trainings, for one row a unit, and what the one that holds most holds.
 
@@ -123,7 +124,7 @@ def forecast(
             precision = "32-true"
         seconds = flops * _tokens(model.text_format, experiment) / _rate(left, precision)
         shortest, longest = shortest + seconds / most, longest + seconds / least
-        held = _held(model, config, training_half(precision))
+        held = _held(model, config, training_half(precision), bands)
         largest = max(filter(None, (largest, held)), key=lambda found: found.peak, default=None)
     return shortest, longest, largest
 
@@ -132,7 +133,7 @@ def _here() -> torch.device:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def _held(model: CausalLM, config: Mapping[str, Any], half: torch.dtype | None) -> Footprint | None:
+def _held(model: CausalLM, config: Mapping[str, Any], half: torch.dtype | None, bands: int) -> Footprint | None:
     """What a training of a configuration holds on this machine's device."""
     data = (config.get("data") or {}).get("init_args") or {}
     if model.base is not None:
@@ -144,6 +145,8 @@ def _held(model: CausalLM, config: Mapping[str, Any], half: torch.dtype | None) 
         _here().type,
         model.text_format.max_length,
         config.get("privacy") is not None,
+        moments=1 if bands > 1 else 2,
+        bands=bands,
     )
     return footprint(model.model, micro, model.head_loss)
 

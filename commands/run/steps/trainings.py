@@ -173,10 +173,10 @@ def _trained(context: StepContext, config: Settings) -> Settings:
         UserError: Nothing would keep what is trained.
     """
     refuse_unkept(config.get("trainer", {}))
-    optimizer = config["model"]["init_args"].get("optimizer")
-    if optimizer and "class_path" not in optimizer:
-        whole = {"class_path": "torch.optim.AdamW", "init_args": {"weight_decay": 0.0, **optimizer}}
-        config["model"]["init_args"]["optimizer"] = whole
+    if optimizer := dict(config["model"]["init_args"].get("optimizer") or {}):  # a class, over arguments of any other
+        named, given = optimizer.pop("class_path", None), optimizer.pop("init_args", {})
+        given = merge({} if named else {"weight_decay": 0.0}, optimizer, given)
+        config["model"]["init_args"]["optimizer"] = {"class_path": named or "torch.optim.AdamW", "init_args": given}
     top = {"seed_everything": context.experiment.seed, "save_every": context.experiment.save_every}
     return {**{name: value for name, value in top.items() if value is not None}, **config}
 

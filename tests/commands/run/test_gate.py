@@ -148,6 +148,7 @@ def test_no_wrong_value_of_a_documented_field_is_met_after_the_first_line_of_a_l
         assert any(word in told for word in words), (name, value, told)
 
 
+DPADAM = {"class_path": "doppel.privacy.optimizer.DPAdam", "init_args": {"lr": 0.003}}
 LATER = [
     ({"epochs.parse2utterance": 1.5}, "parse2utterance would fail, .*max_epochs: '1.5' does not fit"),
     ({"stages.parse2utterance.model.optimizer.lr": -1}, "parse2utterance would fail, .*Invalid learning rate"),
@@ -157,6 +158,14 @@ LATER = [
     ({"num_samples": 0}, "num_samples is 0"),
     ({"seed": -1}, "seed is -1"),
     ({"data.batch_size": 0}, "batch_size is 0"),
+    (
+        {
+            "stages.parse2utterance.model.optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 1.0}},
+            "model.optimizer": DPADAM,
+            "privacy.bands": "auto",
+        },
+        "parse2utterance would fail, .*SGD loses what privacy.bands gains",
+    ),
 ]
 
 
@@ -169,6 +178,15 @@ def test_a_setting_of_a_later_step_is_refused_before_the_first_one(
         with pytest.raises(UserError, match=told):
             start(tmp_path / "run", changes, **{"local": False, mode: True})
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_bands_with_the_optimiser_that_knows_its_noise_pass_the_gate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "can_fork", lambda _: False)
+    with pytest.raises(Started):
+        start(tmp_path / "run", {"privacy.bands": 4, "model.optimizer": DPADAM, "data.batch_size": 20})
 
 
 @pytest.mark.slow
