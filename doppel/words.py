@@ -1,8 +1,8 @@
 """Words that private requests say and the public reference hardly does: what nobody expected.
 
-Each unit gives at most k words of a public vocabulary: those of its own texts that are rarest in the reference for how
-common they are in the language. Noisy counts of them are one Gaussian release; what stands out of its noise, and is
-said more often than in the reference, is shown.
+Each unit gives at most k words of a public vocabulary, which has no function words: those of its own texts that the
+fewest texts of the reference say, of equally rare ones those that are rarest in the language. Noisy counts of them are
+one Gaussian release; what stands out of its noise, and is said more often than in the reference, is shown.
 
 Formal guarantees:
     What a unit gives is a function of its own texts, of the vocabulary and of the reference, which are public. So a
@@ -28,7 +28,7 @@ from doppel.errors import DataError
 from doppel.files import read_lines
 from doppel.privacy.histogram import NoisyHistogram, Z, largest_noise
 
-#: Words of public English utterances and in how many of them they are: ``python -m models.base.words`` made it.
+#: Public English word forms, the rarest first, without function words: ``python -m models.base.words`` made it.
 ENGLISH = Path(__file__).with_name("words.txt.gz")
 #: A word is shown that is said so many times as often as in the reference, with 95 % confidence.
 TIMES = 3.0
@@ -73,13 +73,17 @@ class Found:
 
     Attributes:
         words: The most frequent first.
-        least: Share of the units that a word needs to show above the noise.
+        least: Share of the units that a word which the reference never says needs to be shown, on average.
+        least_half_noise: The same under half the noise.
+        least_twice_reference: The same with a reference of twice as many texts.
         num_words: Of the vocabulary.
         rows_per_unit: Rows in which a unit of the reference was counted.
     """
 
     words: tuple[Word, ...]
     least: float
+    least_half_noise: float
+    least_twice_reference: float
     num_words: int
     rows_per_unit: int
 
@@ -89,37 +93,38 @@ def words_of(text: str) -> list[str]:
     return _WORD.findall(_MASK.sub(" ", text).lower())
 
 
-def read_vocabulary(path: Path) -> dict[str, int]:
-    """Read words and in how many texts they are: ``WORD NUMBER`` a line, ``.gz`` too.
+def read_vocabulary(path: Path) -> list[str]:
+    """Read words, one a line, ``.gz`` too.
 
     Raises:
         DataError: A line is none, or a word stands there twice.
     """
-    found: dict[str, int] = {}
+    found: dict[str, None] = {}
     for number, line in read_lines(path, ".txt"):
-        word, _, count = line.strip().partition(" ")
-        if words_of(word) != [word] or word in found or not count.isascii() or not count.isdigit() or not int(count):
-            raise DataError("give one word in lower case and its count, such as: taxi 12", about=f"{path}:{number}")
-        found[word] = int(count)
+        word = line.strip()
+        if words_of(word) != [word] or word in found:
+            raise DataError("give one word a line, in lower case and once, such as: taxi", about=f"{path}:{number}")
+        found[word] = None
     if not found:
-        raise DataError(f"{path} has no word: give one a line with its count, such as: taxi 12")
-    return found
+        raise DataError(f"{path} has no word: give one a line, such as: taxi")
+    return [*found]
 
 
 class UnexpectedWords:
     """The rule by which a unit gives words, and what their noisy counts tell.
 
     Args:
-        vocabulary: Public words, and how common each is.
+        vocabulary: Public words. Of words that equally many texts of the reference say, the earlier is given.
         reference: Public texts, in their order.
         per_unit: k, words of a unit.
         has_rows: Whether a unit may have several rows.
     """
 
-    def __init__(self, vocabulary: Mapping[str, int], reference: Sequence[str], per_unit: int, has_rows: bool) -> None:
-        self._reference = [frozenset(words_of(text)) & vocabulary.keys() for text in reference]
+    def __init__(self, vocabulary: Sequence[str], reference: Sequence[str], per_unit: int, has_rows: bool) -> None:
+        known = {*vocabulary}
+        self._reference = [frozenset(words_of(text)) & known for text in reference]
         said = Counter(word for words in self._reference for word in words)
-        self._rank = {word: (said[word] + 0.5) / count for word, count in vocabulary.items()}
+        self._rank = {word: (said[word], place) for place, word in enumerate(vocabulary)}
         self._per_unit, self._has_rows = per_unit, has_rows
         self._weight = math.sqrt((1.0 - _ROWS_PART * has_rows) / per_unit)
 
@@ -140,9 +145,7 @@ class UnexpectedWords:
         for unit, own in texts.items():
             read = own[:MOST_ROWS]
             known = {word for text in read for word in words_of(text)} & self._rank.keys()
-            given = dict.fromkeys(
-                sorted(known, key=lambda word: (self._rank[word], word))[: self._per_unit], self._weight
-            )
+            given = dict.fromkeys(sorted(known, key=self._rank.__getitem__)[: self._per_unit], self._weight)
             if self._has_rows:
                 given[_ROWS] = math.sqrt(_ROWS_PART) * len(read) / MOST_ROWS
             yield unit, given
@@ -166,12 +169,17 @@ class UnexpectedWords:
             rows = min(MOST_ROWS, max(1, math.ceil(mean)))
         units = [frozenset().union(*self._reference[i : i + rows]) for i in range(0, len(self._reference), rows)]
         said = Counter(word for words in units for word in words)
-        least = largest_noise(len(self._rank)) * deviation
+        noise = largest_noise(len(self._rank)) * deviation
         shown = []
         for word in self._rank:
             share, reference = sums[word] / self._weight / num_units, said[word] / len(units)
-            if share > least and share - Z * deviation > TIMES * (said[word] + 1) / len(units):
+            if share > noise and share - Z * deviation > TIMES * (said[word] + 1) / len(units):
                 high = min(1.0, share + Z * deviation)
-                shown.append(Word(word, min(1.0, share), share - least, high, reference))
+                shown.append(Word(word, min(1.0, share), share - noise, high, reference))
         shown.sort(key=lambda word: (-word.share, word.word))
-        return Found(tuple(shown), least, len(self._rank), rows)
+
+        def least(noise_part: float, times_reference: int) -> float:
+            rarest = TIMES / (times_reference * len(units))  # of a word that the reference never says
+            return max(noise_part * noise, noise_part * Z * deviation + rarest)
+
+        return Found(tuple(shown), least(1, 1), least(0.5, 1), least(1, 2), len(self._rank), rows)

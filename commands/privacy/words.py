@@ -46,7 +46,7 @@ def words(
         reference: Public requests.
         out: JSON to write: the words with their shares, and what a word needs to be shown.
         per_unit: Words that a unit gives, at most.
-        vocabulary: Public words, ``WORD NUMBER`` a line by how many texts say each; by default 14,835 English ones.
+        vocabulary: Public words, one a line, of which the earlier are given rather; by default 160,231 English ones.
         data: Arguments of the data module where nothing is trained, as JSON.
         privacy: Budget, likewise.
 

@@ -1,32 +1,39 @@
-"""Write the vocabulary of :mod:`doppel.words`: words of public English utterances, and in how many they are.
+"""Write the vocabulary of :mod:`doppel.words`: English word forms, the rarest first, without function words.
 
-    python -m models.base.words UTTERANCES
+    pip install wordfreq==3.1.1 && python -m models.base.words
 
-UTTERANCES is the file of public utterances that the base model learnt from (README.md).
+wordfreq (Speer, 2022) counts the forms in subtitles, news, books, the web and Wikipedia. Its data, and so the file that
+this writes, are under CC BY-SA 4.0. A file, because wordfreq takes 58 MB.
 """
 
 from __future__ import annotations
 
 import gzip
-import sys
-from collections import Counter
-from pathlib import Path
 
-from doppel.files import read_list
+from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
 from doppel.words import ENGLISH, words_of
 
-#: Utterances that a word is in at least: rarer ones are mostly misspelt.
-_FEWEST = 5
+#: Forms of three occurrences in 10⁸ words or more (Zipf 1.5): esim, monzo and revolut are among them.
+_LEAST_ZIPF = 1.5
+#: So many of the most frequent forms say nothing of a theme; nor do words that open, close or frame a request.
+_MOST_FREQUENT = 200
+_FRAME = (
+    "am pm st nd rd th im ive id ill dont whats thats lets isnt cant let want like make have having need got please "
+    "new thing just really actually going does did oh don didn doesn haven wasn ve ll re hi hello hey thanks thank "
+    "good morning sorry team help yes no ok okay"
+)
 
 
-def main(path: Path) -> None:
-    """Write the file that the package ships, the most frequent word first."""
-    counts = Counter(word for text in read_list(path) for word in set(words_of(text)))
-    lines = [
-        f"{word} {n}\n" for word, n in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if n >= _FEWEST
-    ]
-    ENGLISH.write_bytes(gzip.compress("".join(lines).encode(), mtime=0))
+def main() -> None:
+    """Write the file that the package ships."""
+    from wordfreq import top_n_list, zipf_frequency
+
+    forms = [word for word in top_n_list("en", 10**7) if words_of(word) == [word]]
+    frame = {*ENGLISH_STOP_WORDS, *_FRAME.split(), *forms[:_MOST_FREQUENT]}
+    kept = [word for word in forms if word not in frame and zipf_frequency(word, "en") >= _LEAST_ZIPF]
+    ENGLISH.write_bytes(gzip.compress("".join(f"{word}\n" for word in reversed(kept)).encode(), mtime=0))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main()

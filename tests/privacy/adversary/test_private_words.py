@@ -38,7 +38,7 @@ def run(tmp_path: Path) -> Path:
     (tmp_path / "train.jsonl").write_text("".join(json.dumps({"utterance": text}) + "\n" for text in texts))
     known = f'{{"utterance": "play {FEW} or {ONE}"}}\n' * 5  # as often as noise makes them, which has no seed
     (tmp_path / "public.jsonl").write_text('{"utterance": "play a song"}\n{"utterance": "the song"}\n' * 400 + known)
-    (tmp_path / "words.txt").write_text(f"the 900\nsong 200\nplay 90\n{ONE} 5\n{FEW} 9\n{MANY} 40\n")
+    (tmp_path / "words.txt").write_text(f"{ONE}\n{FEW}\n{MANY}\nplay\nsong\nthe\n")
     spec = plan(5.0)
     ledger = Ledger(run / "ledger.jsonl")
     name = ledger.open(scope="one_stage", stage="fit", spec=spec, planned_steps=10, data_fingerprint="f00d")
