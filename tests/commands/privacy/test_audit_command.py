@@ -120,6 +120,19 @@ def test_an_engine_without_noise_ends_with_status_one(
 
 
 @pytest.mark.slow
+def test_a_training_with_bands_is_audited(tmp_path: Path, tiny_model: str, corpus: str) -> None:
+    """An audit tests what was released, whatever the steps have in common."""
+    folder = tmp_path / "audit"
+    optimizer = "--model.init_args.optimizer=doppel.privacy.optimizer.DPAdam"
+    settings = ["--data.init_args.batch_size=20", "--privacy.bands=4", optimizer, f"--run_dir={folder}"]
+    settings += ["--num_canaries=24", "--num_samples=0"]
+    assert cli.main(["audit", *arguments(tiny_model, corpus, epochs=3), *settings]) == 0
+    report = json.loads((folder / "audit.json").read_text(encoding="utf-8"))
+    assert report["claim"]["bands"] == 4 and 0.9 < report["claim"]["epsilon"] <= 1
+    assert report["verdict"] in (audit_trainer.CONSISTENT, audit_trainer.UNTESTED)
+
+
+@pytest.mark.slow
 def test_a_saved_configuration_is_audited_without_touching_its_run_and_goes_on_where_it_stopped(
     tmp_path: Path, tiny_model: str, corpus: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
