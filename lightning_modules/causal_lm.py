@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from lightning.pytorch.cli import LRSchedulerCallable, OptimizerCallable
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
-from torch.optim.lr_scheduler import ConstantLR, LRScheduler
 from torch.optim.optimizer import Optimizer
 
 from datamodules.batches.batch import IGNORE_INDEX, LogicalBatch, MicroBatch, PromptBatch
@@ -35,6 +34,7 @@ from doppel.privacy.checkpoint import weights_fingerprint
 from doppel.privacy.optimizer import DPAdam
 from doppel.privacy.private_step import PrivateStep
 from lightning_modules.sampling import Sample, SamplingArguments, draw_samples
+from lightning_modules.training.default_optimizer import constant, dp_adam
 from lightning_modules.training.graphs import CudaGraphs
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 from lightning_modules.training.step_policy import keep_adapters_wide
@@ -44,16 +44,6 @@ from lightning_modules.tree_constraint import tree_constraint
 
 #: Tokens of the rows that the check of rows mixes, and of the longest one beside which it compares gradients.
 _SHORT, _LONG, _LONGER = 8, 16, 64
-
-
-def adamw(params: Any) -> Optimizer:
-    """Build AdamW with rate 2e-3 (Mireshghallah et al., 2023, appendix A.3) and no weight decay."""
-    return torch.optim.AdamW(params, lr=2e-3, weight_decay=0.0)
-
-
-def constant(optimizer: Optimizer) -> LRScheduler:
-    """Build the schedule of a constant rate."""
-    return ConstantLR(optimizer, factor=1.0)
 
 
 class CausalLM(LogicalBatchModule):
@@ -104,7 +94,8 @@ class CausalLM(LogicalBatchModule):
             ``max_tokens_per_micro_batch`` saves memory without that time.
         cuda_graphs: ``auto``: on a GPU each shape of a micro-batch is recorded once and then computed without the host,
             which small models wait for; what cannot be recorded goes on as ever, and one line says so. ``off``: never.
-        optimizer: Optimiser; AdamW with rate 2e-3 and no weight decay by default.
+        optimizer: Optimiser; by default DPAdam, which without privacy is AdamW, with a rate of its own for each
+            (:data:`~lightning_modules.training.default_optimizer.RATES`) and no weight decay.
         lr_scheduler: Scheduler, stepped once per logical batch; constant by default.
         sampling: How ``predict`` samples text.
     """
@@ -127,7 +118,7 @@ class CausalLM(LogicalBatchModule):
         quantization: Quantization | None = None,
         activation_checkpointing: bool = False,
         cuda_graphs: CudaGraphs = "auto",
-        optimizer: OptimizerCallable = adamw,
+        optimizer: OptimizerCallable = dp_adam,
         lr_scheduler: LRSchedulerCallable = constant,
         sampling: SamplingArguments = SamplingArguments(),  # noqa: B008 (frozen)
     ) -> None:
@@ -292,7 +283,11 @@ class CausalLM(LogicalBatchModule):
 
     def configure_optimizers(self) -> Any:
         """Build optimiser and scheduler as injected."""
-        optimizer = self.optimizer(p for p in self.parameters() if p.requires_grad)
+        trained = [p for p in self.parameters() if p.requires_grad]
+        if self.optimizer is dp_adam:
+            optimizer: Optimizer = dp_adam(trained, self.is_private_training, self.lora is not None)
+        else:
+            optimizer = self.optimizer(trained)
         return {"optimizer": optimizer, "lr_scheduler": self.lr_scheduler(optimizer)}
 
     def left_out(self) -> frozenset[str]:

@@ -154,6 +154,12 @@ class LogicalBatchModule(LightningModule):
         """Return the SHA-256 of all weights, by which samples know what made them."""
         return weights_fingerprint(self.state_dict())
 
+    @property
+    def is_private_training(self) -> bool:
+        """Whether the trainer has the callback that makes its training private."""
+        callbacks = [] if self._trainer is None else self._trainer.callbacks  # type: ignore[attr-defined]
+        return any(callback.state_key == KEY for callback in callbacks)
+
     def on_fit_end(self) -> None:
         """Free the CUDA graphs; say again, for whoever reads the end of a log, if it was not private."""
         self._graphs = None
@@ -186,8 +192,7 @@ class LogicalBatchModule(LightningModule):
             before = {"path": str(self._trainer.ckpt_path), "private": None}  # type: ignore[attr-defined]
             before["is_public"] = checkpoint.get("data_is_public")
             self.origins += [] if before in self.origins else [before]
-        private = {callback.state_key for callback in self._trainer.callbacks} & {KEY}  # type: ignore[attr-defined]
-        if privacy_state(checkpoint) is not None and not private:
+        if privacy_state(checkpoint) is not None and not self.is_private_training:
             raise UserError(
                 "the checkpoint is of a private training, which may not go on without privacy: restore the key "
                 "`privacy` of its config.yaml; for public data, start another training with the checkpoint as the "

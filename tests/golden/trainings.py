@@ -75,6 +75,11 @@ class Case:
 
 _RDP, _PLD = "--privacy.accountant=rdp", "--privacy.accountant=pld"
 _DIALOGUES = (_RDP, "--data.init_args.unit=dialogue", f"--privacy.delta={1 / (20 * math.log(20))}")
+_ADAM = [
+    "--model.init_args.optimizer=torch.optim.AdamW",
+    "--model.init_args.optimizer.lr=2e-3",
+    "--model.init_args.optimizer.weight_decay=0",
+]
 _NAMES = "--model.init_args.sampling.grammar={folder}/prompts.jsonl"
 _ADAPTERS = tuple(entrances.ADAPTERS)
 CASES = (
@@ -203,7 +208,7 @@ def _fit(case: Case, folder: Path, ranks: int) -> list[str]:
         own = [f"--model.init_args.encoder.tokenizer={folder / 'tied'}", f"--data.init_args.train_paths=[{corpus}]"]
         own += ["--data.init_args.val_path=null"]
     else:
-        own = [*entrances.TURNS, f"--model.init_args.base_model={folder / case.base}"]
+        own = [*entrances.TURNS, f"--model.init_args.base_model={folder / case.base}", *_ADAM]
         own += [f"--data.init_args.train_path={corpus}", "--data.init_args.batch_size=20"]
         own += ["--data.init_args.unit=utterance"]
     own += ["--trainer.accelerator=cpu", f"--trainer.devices={ranks}", "--trainer.logger=false"]

@@ -81,7 +81,7 @@ class Experiment:
         effort: Factor of the expected batch size at the same number of steps: as many times the epochs, the compute and
             the time, for less noise per unit. ``--check`` tells the minutes.
         data: Arguments of the DialogueDataModule, see below.
-        model: Arguments of the language models, see below; ``optimizer: {lr: …}`` is AdamW without weight decay.
+        model: Arguments of the language models, see below; ``optimizer: {lr: …}`` is DPAdam at another rate.
         sampling: How texts are sampled, see below.
         trainer: Arguments of Lightning's Trainer for every training; ``callbacks`` are added to those of all.
         save_every: Minutes between checkpoints within an epoch; null: 1, or 10 for a large model; 0: after each step.

@@ -173,10 +173,11 @@ def _trained(context: StepContext, config: Settings) -> Settings:
         UserError: Nothing would keep what is trained.
     """
     refuse_unkept(config.get("trainer", {}))
-    if optimizer := dict(config["model"]["init_args"].get("optimizer") or {}):  # a class, over arguments of any other
+    arguments = config["model"]["init_args"]
+    if optimizer := dict(arguments.pop("optimizer", None) or {}):  # null: the module's; a class, over those of another
         named, given = optimizer.pop("class_path", None), optimizer.pop("init_args", {})
-        given = merge({} if named else {"weight_decay": 0.0}, optimizer, given)
-        config["model"]["init_args"]["optimizer"] = {"class_path": named or "torch.optim.AdamW", "init_args": given}
+        named = named or "doppel.privacy.optimizer.DPAdam"
+        arguments["optimizer"] = {"class_path": named, "init_args": merge(optimizer, given)}
     top = {"seed_everything": context.experiment.seed, "save_every": context.experiment.save_every}
     return {**{name: value for name, value in top.items() if value is not None}, **config}
 
