@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+import contextlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.steps import RELEASED
 from commands.run_folder.systems import system
 from doppel.console.ledger import FILE_NAME
+from doppel.errors import UserError
 from doppel.files import run_of
 from doppel.privacy.accounting import Accountant, CalibrationError, Mechanism, compute_epsilon, cross_check
 from doppel.privacy.ledger import Ledger
@@ -146,6 +148,40 @@ def taken_as_given(bases: Iterable[str | None], versions: Iterable[str | None]) 
         "on file",
         "that nobody forged the files of the run",
     ]
+
+
+def of_same_data(records: Iterable[RunFolder]) -> list[str]:
+    """Return what runs on the same data cost together, in a sentence for each data set that several have spent on.
+
+    Formal guarantees:
+        Each mechanism that has begun counts with all of its planned steps, at the smallest of the deltas, as of one
+        run's budgets (:func:`~doppel.privacy._ledger_summary.compose`). A copy of a run counts again. No epsilon is
+        stated where the ledger does not cover a run, or where the runs protect different units. A run whose record
+        cannot be read is left out.
+    """
+    by_data: dict[str, dict[Path, list[Mapping[str, Any]]]] = {}
+    for record in records:
+        with contextlib.suppress(UserError):
+            for own in (covered_summary(record) or {"mechanisms": []})["mechanisms"]:
+                if own["done_steps"]:
+                    by_data.setdefault(own["data_fingerprint"], {}).setdefault(record.folder, []).append(own)
+    return [_together(runs) for runs in by_data.values() if len(runs) > 1]
+
+
+def _together(runs: Mapping[Path, Sequence[Mapping[str, Any]]]) -> str:
+    """What runs on one data set come to, by the mechanisms of each."""
+    paid = [own for mechanisms in runs.values() for own in mechanisms]
+    void = [path.name for path, mechanisms in runs.items() if any(own["epsilon"] is None for own in mechanisms)]
+    who = f"{len(runs)} runs ({', '.join(path.name for path in runs)}) learnt from the same data"
+    if void:
+        return f"{who}, and no ε holds for all of them: NOT PRIVATE is {', '.join(void)}."
+    if len({own["unit"] for own in paid}) > 1:
+        return f"{who}, and no ε holds for all of them, for they protect different units."
+    delta, accountants = min(own["delta"] for own in paid), {own["accountant"] for own in paid}
+    steps = [max(own["planned_steps"], own["done_steps"]) for own in paid]
+    planned = [Mechanism(m["sample_rate"], m["noise_multiplier"], num) for m, num in zip(paid, steps, strict=True)]
+    epsilon = compute_epsilon(planned, delta, accountants.pop() if len(accountants) == 1 else "pld")
+    return f"{who}: released together, they come to ε = {epsilon:.4g} at δ = {delta:.3g}, all planned steps counted."
 
 
 def of_runs(folder: Path) -> str | None:

@@ -20,7 +20,7 @@ from commands.privacy.coverage import (
 )
 from commands.privacy.evolution_settings import generator_of
 from commands.privacy.rows_card import check_rows
-from commands.run_folder.manifest import REPORTS, Entry
+from commands.run_folder.manifest import REPORTS, SYNTHETIC, Entry, told_by_ledger
 from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.steps import RELEASED
 from doppel.console.collection import no_collection
@@ -39,6 +39,7 @@ _NOTHING_COVERED = (
     "Nothing covered: the ledger holds, and vouches for no file that is here. Of a training release what "
     "`python cli.py export` writes, with a card of its own."
 )
+_OLD = "quotes another guarantee than the ledger states by now: give python cli.py report RUN again"
 #: What is so of every run, by the questions that NIST SP 800-226 asks of a guarantee.
 _OF_EVERY_RUN = {
     "trust_model": "central: whoever runs Doppel sees the private file, and nobody else does",
@@ -116,6 +117,7 @@ def card(record: RunFolder, *, renews: bool = False) -> dict[str, Any]:
     summary = covered_summary(record, systems)
     if summary is None:
         raise UserError(f"{record.folder} has no {FILE_NAME}: only a private run has a privacy card")
+    statement = summary["statement"]
     spending = dict.fromkeys(m["scope"] for m in summary["mechanisms"])
     reasons = [] if spending else ["the ledger holds no mechanism of this run"]
     budgets = {name: _budget(name, summary, reasons) for name in spending}
@@ -125,12 +127,15 @@ def card(record: RunFolder, *, renews: bool = False) -> dict[str, Any]:
     reasons += [text for made in released for text in gaps(manifest, ledger, made)]
     reasons += manifest.stale_inputs(*(made.path for made in released))
     reasons += manifest.stale_inputs(*(made.path for made in there), may_be_gone=True)  # the rest may be deleted
-    if not manifest.is_synthetic_as_made():
-        reasons.append("synthetic.jsonl is no longer what a system has sampled: delete it, and give `run` again")
+    synthetic = manifest.synthetic()
+    if synthetic is None and (record.folder / SYNTHETIC).exists():
+        reasons.append(f"{SYNTHETIC} is no longer what a system has sampled: delete it, and give `run` again")
+    old = {made.path: _OLD for made in there if made.inputs.get(FILE_NAME) not in (None, told_by_ledger(statement))}
+    reasons += [f"{path} {why}" for path, why in old.items()]
     covered: list[dict[str, Any]] = []
     not_covered: dict[str, str] = {}
     for made in there:
-        why = manifest.stale_inputs(made.path, may_be_gone=True)
+        why = [old[made.path]] if made.path in old else manifest.stale_inputs(made.path, may_be_gone=True)
         if made.path != REPORTS[1] or "--private" in made.command:  # else it shows no figure of private text
             why += gaps(manifest, ledger, made)
             why += summary["scopes"][made.budget]["voids"] if made.budget in summary["scopes"] else []
@@ -138,14 +143,17 @@ def card(record: RunFolder, *, renews: bool = False) -> dict[str, Any]:
             not_covered[made.path] = why[0]
         else:
             covered.append(_covered(record, made))
-    not_covered |= dict.fromkeys(manifest.unknown(), "no step of the run made it")
+    if synthetic is not None and synthetic.path not in not_covered:
+        covered.append({**_covered(record, synthetic), "file": SYNTHETIC})
+    unknown = [path for path in manifest.unknown() if path != SYNTHETIC or synthetic is None]
+    not_covered |= dict.fromkeys(unknown, "no step of the run made it")
     reasons = list(dict.fromkeys(reasons))
     content = {
         "verified": not reasons,
         "reasons": reasons,
         "run": record.folder.resolve().name,
         "made": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "statement": summary["statement"],
+        "statement": statement,
         "budgets": budgets,
         "everything": summary["everything"],
         "covered": covered,

@@ -8,12 +8,14 @@ from typing import Any
 
 import pandas as pd
 
+from commands.privacy.coverage import of_same_data
 from commands.quality.frame import HUMAN, counted, pool, read_runs, write_csv
 from commands.quality.measures import LEAST_FOR_MAUVE, SHOWN, measure
 from commands.quality.tables import beside_paper, lines, sections, table
 from commands.report import charts
 from commands.report.html import render
 from commands.run_folder.places import public_names
+from commands.run_folder.run_folder import RunFolder
 from doppel.errors import UserError
 from doppel.files import write_text
 
@@ -23,7 +25,7 @@ def write_comparison(runs: Sequence[Path], out: Path, csv: Path | None = None) -
 
     Formal guarantees:
         What it shows are the runs' own metrics of samples and what they spent: nothing that a page of one run would not
-        show. ε is what one run promises: whoever releases several runs on the same people spends all of them together.
+        show. ε is what one run promises; beside it stands what the runs on one data set promise together.
 
     Args:
         runs: Folders at or below which runs lie.
@@ -46,6 +48,8 @@ def write_comparison(runs: Sequence[Path], out: Path, csv: Path | None = None) -
         raise UserError(f"no run has a number: {'; '.join(left_out) or 'none has metrics'}")
     if csv is not None:
         write_csv(frame, csv)
+    records = {record.folder.resolve(): record for run in runs for record in RunFolder.find(run)}.values()
+    together = of_same_data(records)
     parts = list(sections(frame[frame["metric"].isin(SHOWN) & frame["value"].notna() & ~is_rough]))
     tables = [table(beside_paper(pool(own))) for own, _ in parts]
     content = render(
@@ -60,13 +64,14 @@ def write_comparison(runs: Sequence[Path], out: Path, csv: Path | None = None) -
             }
             for (own, context), made in zip(parts, tables, strict=True)
         ],
+        together=together,
         problems=left_out,
         runs=sorted(set(frame["run"])),
         command=f"python cli.py report {' '.join(public_names(str(run.resolve())) for run in runs)}",
     )
     write_text(out, content)
     texts = [f"\n{context}\n\n{made.markdown()}" for (_, context), made in zip(parts, tables, strict=True)]
-    return "\n".join([*texts, *(f"left out: {line}" for line in left_out)])
+    return "\n".join([*texts, *together, *(f"left out: {line}" for line in left_out)])
 
 
 def _figures(drawn: pd.DataFrame) -> Iterator[dict[str, Any]]:

@@ -37,12 +37,14 @@ def write_report(record: RunFolder, report: dict[str, Any]) -> dict[str, Any]:
     Returns:
         The report as it was written: with the card, and without folders.
     """
+    statement = None
     if report["privacy"] is not None:
         report = {**report, "card": card(record, renews=True)}
         write_card(report["card"], record.folder)
+        statement = report["card"]["statement"]
     report = json.loads(record.without_folders(json.dumps(report, ensure_ascii=False)))
     write_json(record.folder / "report.json", report)
-    enter_report(record.folder, ["report.json"], ["report", "."])
+    enter_report(record.folder, ["report.json"], ["report", "."], statement)
     return report
 
 

@@ -92,6 +92,7 @@ def write_page(
         about = {row.name: f"{percent(row.share.value)} {json.dumps(row.examples[:1])}" for row in rows}
         plumbing = [row.name for row in found.plumbing]
         write_template(names_template, called, about | dict.fromkeys(found.too_rare, ""), plumbing)
+    guarantee = privacy(record, card)
     html = render(
         "report.html",
         run=record.folder.resolve().name,
@@ -99,7 +100,7 @@ def write_page(
         main=system(drawn.main).label,
         is_topics=drawn.main == "topics" or topics is not None,
         unexpected=_unexpected(record, drawn),
-        privacy=privacy(record, card),
+        privacy=guarantee,
         hidden=hidden(record),
         commands=_commands(record, drawn.made[drawn.main].path),
         provenance=_provenance(record, report),
@@ -112,7 +113,8 @@ def write_page(
     path = out or record.folder / PAGE
     write_text(path, record.without_folders(html))
     if path.resolve() == (record.folder / PAGE).resolve():
-        enter_report(record.folder, [PAGE], ["report", ".", *(["--private"] if with_private else [])])
+        quoted = None if guarantee["card"] is None else guarantee["card"]["statement"]
+        enter_report(record.folder, [PAGE], ["report", ".", *(["--private"] if with_private else [])], quoted)
     return path, support.notes
 
 

@@ -94,8 +94,10 @@ def run(
         raise UserError("there is no sbatch here: submit where SLURM is, or give --local or --dry-run")
     os.environ.setdefault("WANDB_SILENT", "true")
     find_here()
-    changes = joined(read_values(set), _given(epsilon=epsilon, seed=seed, systems=systems, parser=parser))
-    cluster = load_site(site, joined(read_values(slurm, facts_of(Site)), _given(profile=profile, nodes=nodes)))
+    flags = _given(epsilon=epsilon, seed=seed, systems=systems, parser=parser)
+    changes = joined(read_values(set), flags, ("--set {}={}", "--{} {}"))
+    nodes_and_more = _given(profile=profile, nodes=nodes)
+    cluster = load_site(site, joined(read_values(slurm, facts_of(Site)), nodes_and_more, ("--slurm {}={}", "--{} {}")))
     folder = Path(os.path.abspath(run_dir))
 
     def make(point: Point, name: str) -> RunPlan:

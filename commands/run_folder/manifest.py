@@ -19,6 +19,8 @@ from doppel.files import MANIFEST, sha256_of
 
 #: What people read of a run.
 REPORTS = ("report.json", "report.html")
+#: The samples of the main system, under the name that users know.
+SYNTHETIC = "synthetic.jsonl"
 VERSION = 3
 _READ = (2, VERSION)  # in which the files of systems lay beside one another, and in which each system has a folder
 KEYED = "keyed:"  # begins the digest of a private file
@@ -37,7 +39,7 @@ class Entry:
         command: The words after ``cli.py``; paths in the run folder by their place there.
         sha256: Of its content; of a private file ``keyed:`` and its keyed digest.
         inputs: Digest of each file that the step read: a path in the run folder, or an absolute one. None where there
-            was no file of that name.
+            was no file of that name. Of the ledger, under its name: :func:`told_by_ledger`.
         reads_private: Whether one of these holds private text.
         mechanisms: BUDGET/STAGE of the ledger that paid for what the step learnt or counted of private text.
     """
@@ -162,10 +164,10 @@ class Manifest:
         """Return whether a file is there and has the content that its step gave it; a private file is not looked at."""
         return entry.is_private or self._digest(str(self.path(entry))) == entry.sha256
 
-    def is_synthetic_as_made(self) -> bool:
-        """Return whether ``synthetic.jsonl``, a link to samples, still has the content of some, or is gone."""
-        digest = self._digest(str(self.folder / "synthetic.jsonl"))
-        return digest is None or digest in {made.sha256 for made in self.samples().values()}
+    def synthetic(self) -> Entry | None:
+        """Return the samples that ``synthetic.jsonl``, a link to some or a copy, has the content of; None of none."""
+        digest = self._digest(str(self.folder / SYNTHETIC))
+        return next((made for made in self.samples().values() if made.sha256 == digest), None)
 
     def changes(self, path: str, may_be_gone: bool = False) -> list[str]:
         """Return why a file is not what its step made, or was made of others than those that are there now; in words.
@@ -186,7 +188,7 @@ class Manifest:
                 found.append(
                     f"{path} was made of another {name} than the one that {other.step} has made since: {again}"
                 )
-            elif other is None and digest is not None and not _is_given(name):
+            elif other is None and digest is not None and name != FILE_NAME and not _is_given(name):
                 found.append(f"{path} was made of {name}, which no step of this run has made")
         return found
 
@@ -245,6 +247,11 @@ _RECORD = {FILE_NAME, f"{FILE_NAME}.lock", MANIFEST, f".{MANIFEST}.lock", "priva
 def _is_given(name: str) -> bool:
     """Whether an input is no file of a step: one from elsewhere, or the run's copy of one."""
     return os.path.isabs(name) or name.startswith(f"{INPUTS}/")
+
+
+def told_by_ledger(statement: str) -> str:
+    """Return the digest of what a ledger states of the run, which a report quotes: another one after a later system."""
+    return hashlib.sha256(statement.encode()).hexdigest()
 
 
 def digest_of(path: Path) -> str | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from commands.run_folder.manifest import KEYED, VERSION, Entry, Manifest, digest_of
+from commands.run_folder.manifest import KEYED, VERSION, Entry, Manifest, digest_of, told_by_ledger
 from commands.run_folder.ownership import has_begun, hold
 from commands.run_folder.steps import GIVEN, Step
 from datamodules.reading.files import file_digest
@@ -161,8 +161,12 @@ def enter_rows(run: Path, text: str) -> Path:
     return run / GIVEN
 
 
-def enter_report(run: Path, files: Iterable[str], command: Sequence[str]) -> None:
-    """Enter files that people read of a run, by their place, which a command has made of all that steps have left."""
+def enter_report(run: Path, files: Iterable[str], command: Sequence[str], statement: str | None) -> None:
+    """Enter files that people read of a run, by their place, which a command has made of all that steps have left.
+
+    They quote what the ledger states of the run, if anything: where it states something else later, they are stale.
+    """
+    quoted = {} if statement is None else {FILE_NAME: told_by_ledger(statement)}
     with _held(run):
         entries = dict(Manifest.read(run).files)
         shown = [made for made in entries.values() if made.role not in ("report", "private", "checkpoint")]
@@ -175,7 +179,7 @@ def enter_report(run: Path, files: Iterable[str], command: Sequence[str]) -> Non
                 step=command[0],
                 command=command,
                 sha256=sha256_of(run / path),
-                inputs={made.path: made.sha256 for made in shown},
+                inputs=quoted | {made.path: made.sha256 for made in shown},
                 reads_private=False,
                 mechanisms=(),
             )

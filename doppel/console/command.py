@@ -123,10 +123,29 @@ def call(function: Callable[..., int | None], words: list[str], prog: str) -> in
                 raise UserError(f"{head} has no value: give {head}=VALUE")
             value = value if equals else words.pop(place + 1)
             words[place] = f"{fields[name.split('.')[0]]}={name}={value}"
+    _refuse_twice(parser, words)
     values = vars(parser.instantiate(parser.parse_args(words)))
     parameters = inspect.signature(function).parameters.values()
     positional = [values[p.name] for p in parameters if p.kind is not p.KEYWORD_ONLY]
     return function(*positional, **{p.name: values[p.name] for p in parameters if p.kind is p.KEYWORD_ONLY}) or 0
+
+
+def _refuse_twice(parser: CommandParser, words: list[str]) -> None:
+    """Refuse an option that is given twice and takes one value, of which argparse would take the last in silence.
+
+    Raises:
+        UserError: There is one.
+    """
+    one = {
+        option
+        for action in parser._actions
+        for option in action.option_strings
+        if action.nargs is None and action.dest != "config"
+    }
+    given = [head for word in words if (head := word.partition("=")[0]) in one]
+    for option in dict.fromkeys(given):
+        if given.count(option) > 1:
+            raise UserError(f"{option} is given twice: give it once")
 
 
 def check_options(function: Callable[..., Any], values: Mapping[str, Any], way: str, takes: Collection[str]) -> None:

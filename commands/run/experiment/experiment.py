@@ -19,7 +19,7 @@ from commands.run_folder.systems import USUAL
 from doppel.errors import UserError
 from doppel.files import write_text
 from doppel.settings.facts import Fact
-from doppel.settings.yaml_files import build, dump, fill_in, listed, merge, parse_yaml
+from doppel.settings.yaml_files import build, dump, fill_in, flat, listed, merge, parse_yaml
 
 Point = dict[str, Any]
 EXPERIMENTS = ROOT / "configs" / "experiments"
@@ -44,12 +44,16 @@ def load(path: Path, changes: Mapping[str, Any] | None = None) -> Experiment:
     path = path if path.is_file() or not (ROOT / path).is_file() else ROOT / path
     content = merge({"name": path.stem}, _read(path, ()))
     nested: dict[str, Any] = {}
+    said: dict[str, str] = {}
     for key, value in (changes or {}).items():
         words = key.split(".")
         if words[0] in SECTIONS and words[1:2] == ["init_args"]:  # as `fit` calls it
             del words[1]
         for word in reversed(words):
             value = {word: value}
+        for leaf in flat(value):
+            if said.setdefault(leaf, key) != key:
+                raise UserError(f"{leaf} is given twice, by {said[leaf]} and by {key}: give one of them")
         nested = merge(nested, value)
     epsilon = nested.get("epsilon", content.get("epsilon", Experiment.epsilon))
     for key, fields in merge(*(part.pop("at_epsilon", None) or {} for part in (content, nested))).items():
@@ -113,14 +117,23 @@ def read_grid(words: list[str]) -> list[Point]:
     return [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
 
 
-def joined(values: Point, more: Point) -> Point:
+def joined(values: Point, more: Point, names: tuple[str, str] = ("{}={}", "--grid {}={}")) -> Point:
     """Join fields that two options give.
+
+    Args:
+        values: Of the first option.
+        more: Of the second one.
+        names: How each option is given, with places for a field and its value.
 
     Raises:
         UserError: Both give one.
     """
     for name in values.keys() & more.keys():
-        raise UserError(f"{name} is given twice, as {values[name]} and as {more[name]}: give it once")
+        first, second = (
+            form.format(name, ",".join(map(str, listed(own[name]))))
+            for form, own in zip(names, (values, more), strict=True)
+        )
+        raise UserError(f"{name} is given twice, by {first} and by {second}: give one of them")
     return values | more
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
-from run_folders import make_run, sample
+from run_folders import make_run, sample, spec
 
 import cli
 from commands.quality.frame import COLUMNS, HUMAN, SETTINGS, VOID, counted, pool, read_csv, read_runs, write_csv
@@ -20,6 +20,7 @@ from commands.quality.tables import PAPER, beside_paper, lines, sections, table
 from commands.report.charts import draw_curves
 from commands.run_folder.run_folder import AUDIT_SETTINGS
 from doppel.errors import UserError
+from doppel.privacy.accounting import Mechanism, compute_epsilon
 
 
 def run(folder: Path, **fields: Any) -> dict[str, Any]:
@@ -258,6 +259,25 @@ def test_a_figure_has_a_line_a_system_and_a_dashed_one_of_the_paper(tmp_path: Pa
     styles = {str(bars.get_label()): bars.lines[0].get_linestyle() for bars in axes.containers}
     assert styles == {name: "--" if name.endswith("(paper)") else "-" for name in set(drawn["line"])}
     assert lines(read_runs([tmp_path])[0].assign(caveats=f"{VOID}: a leak")).empty
+
+
+def test_a_page_of_several_runs_on_one_file_says_what_they_come_to_together(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two releases of ε = 3 on the same people are not one of ε = 3; runs on other people are their own matter."""
+    for name, seed in (("a", 1), ("b", 2)):
+        run(tmp_path / "runs" / name, seed=seed, metrics={"two_stage": {}})
+    run(tmp_path / "runs" / "others", fingerprint="0ddba11" * 8, metrics={"two_stage": {}})
+    terms = spec(3.0)
+    both = compute_epsilon([Mechanism(terms.sample_rate, terms.noise_multiplier, 40)], 1e-5, "rdp")
+    assert cli.main(["report", str(tmp_path / "runs")]) == 0
+    page, told = (tmp_path / "runs" / "comparison.html").read_text(), capsys.readouterr().out
+    for text in (page, told):
+        assert f"2 runs (a, b) learnt from the same data: released together, they come to ε = {both:.4g} at" in text
+        assert text.count("they come to ε") == 1
+    sample(tmp_path / "runs" / "b", "two_stage", is_paid=False)
+    assert cli.main(["report", str(tmp_path / "runs")]) == 0
+    assert "no ε holds for all of them: NOT PRIVATE is b." in capsys.readouterr().out
 
 
 def test_half_done_runs_alone_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -108,6 +108,55 @@ def test_a_run_in_which_everything_fits_is_verified(run: Path, capsys: pytest.Ca
     assert card["not_covered"].keys() == {"configs/ (3 files)", "report.json", "sample_two_stage/predict.yaml"}
 
 
+@pytest.mark.parametrize("is_link", [True, False])
+def test_the_card_covers_the_samples_under_the_name_that_users_know(
+    is_link: bool, run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line that somebody appends to ``synthetic.jsonl``, the link or a copy, is found by both who check."""
+    synthetic = run / "synthetic.jsonl"
+    if is_link:
+        synthetic.symlink_to("two_stage/samples.jsonl")
+    else:
+        shutil.copy(run / "two_stage/samples.jsonl", synthetic)
+    assert verify(run, capsys) == []
+    page = Path(__file__).parents[3] / "docs" / "operations.md"
+    (command,) = (line for line in page.read_text().splitlines() if "sha256sum" in line)
+    monkeypatch.chdir(run)
+
+    def is_as_listed() -> bool:
+        return subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True).returncode == 0
+
+    card = (run / "privacy_card.txt").read_text()
+    assert "  synthetic.jsonl (1 samples)" in card and is_as_listed()
+    with synthetic.open("a") as file:
+        file.write('{"utterance": "lunch with Ana"}\n')
+    assert not is_as_listed()
+    (reason, *_) = verify(run, capsys)
+    assert "samples.jsonl was changed" in reason if is_link else "synthetic.jsonl is no longer" in reason
+    assert "synthetic.jsonl (" not in (run / "privacy_card.txt").read_text().split("Not covered")[0]
+
+
+def test_a_page_does_not_keep_the_epsilon_of_before_a_later_system(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (run / "experiment.yaml").write_text("name: mine\nsystems: [two_stage]\nepsilon: 3.0\n")
+    assert cli.main(["report", str(run)]) == 0 and verify(run, capsys) == []
+    covered = json.loads((run / "privacy_card.json").read_text())["covered"]
+    assert {"report.html", "report.json"} <= {told["file"] for told in covered}
+    ledger = Ledger(run / "ledger.jsonl")
+    ledger.spend(ledger.open(scope="topics", stage="fit", spec=spec(3.0), planned_steps=20, data_fingerprint="f00d"))
+    sample(run, "topics")
+    wrong = verify(run, capsys)
+    for name in ("report.html", "report.json"):
+        assert (
+            f"{name} quotes another guarantee than the ledger states by now: give python cli.py report RUN again"
+            in wrong
+        )
+    covered = json.loads((run / "privacy_card.json").read_text())["covered"]
+    assert not {"report.html", "report.json"} & {told["file"] for told in covered}
+    assert cli.main(["report", str(run)]) == 0 and verify(run, capsys) == []
+
+
 def test_an_unfinished_stage_is_no_reason_and_its_steps_are_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
