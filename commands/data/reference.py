@@ -30,6 +30,9 @@ USUAL_LENGTH = 48
 _FITS, _MARGIN = 0.99, 1.25
 #: Tokens a word from which on a model does not know a language.
 _SPELLED = 2.0
+#: A base and an encoder of many languages.
+_MANY_LANGUAGES = "Qwen/Qwen3-0.6B-Base"
+_ENCODER = "sentence-transformers/paraphrase-multilingual-MiniLM-L12-v2"
 #: Texts that are read.
 _TEXTS = 5000
 #: Tokens that every base model takes.
@@ -65,15 +68,26 @@ def longest_utterance(reference: str | None, columns: ReferenceColumns, base: st
     return min(max(USUAL_LENGTH, 8 * math.ceil((_MARGIN * high + 1) / 8)), _positions(base))
 
 
-def foreign(reference: str | None, columns: ReferenceColumns, base: str) -> str | None:
-    """Say that the base hardly knows the language of the reference, whose words it spells; None if it may.
+def foreign(reference: str | None, columns: ReferenceColumns, base: str, encoders: Sequence[str] = ()) -> str | None:
+    """Say that the base hardly knows the language of the reference, whose words it spells, and what to take instead.
 
     Measured in tokens a word, for the shipped base and SmolLM2-135M: English requests 1.5 and 1.3, reviews 1.8 and 1.3,
     English of computer science 2.6 and 1.4, Spanish 2.6 and 1.8, German 3.1 and 2.2, Japanese 6.3 and 3.7, Russian 10.1
-    and 3.9. A character of a script without upper and lower case counts as half a word.
+    and 3.9. A character of a script without upper and lower case counts as half a word. MiniLM, the encoder of topics:
+    of 48 requests of six themes that were written once in each language, 81 % were clustered with their own theme in
+    English and 39 % in German, where random clusters have 35 %.
 
     Formal guarantees:
         The reference is public, see :func:`longest_utterance`.
+
+    Args:
+        reference: The file; None: there is none.
+        columns: What its columns are called.
+        base: Folder or name of the model that samples.
+        encoders: Settings that name the shipped encoder, such as ``topics.encoder``.
+
+    Returns:
+        The sentence; None where the base may know the language.
     """
     texts = _texts(reference, columns)
     words = [word for text in texts for word in text.split()]
@@ -81,11 +95,18 @@ def foreign(reference: str | None, columns: ReferenceColumns, base: str) -> str 
     num_tokens = sum(_num_tokens(texts, base))
     if num_tokens <= _SPELLED * num_words:
         return None
-    return (
+    told = (
         f"the reference has {num_tokens / num_words:.1f} tokens a word for {base}; words that a model knows "
-        "have 1 to 2. It spells the others, and what is trained from it invents words, or breaks characters. The "
-        "shipped base, SmolLM2-135M and MiniLM, which judges, votes and makes topics, know English alone: for another "
-        "language take a model.base_model of it (with model.lora, if large), and such an encoder (docs/own-model.md)"
+        "have 1 to 2. It spells the others, and what is trained from it invents words, or breaks characters, for the "
+        "same ε. If this is not English, take a base of the language, such as --set model.base_model="
+        f"{_MANY_LANGUAGES} model.lora.rank=16 (docs/own-model.md)"
+    )
+    if not encoders:
+        return told
+    given = " ".join(f"{name}={_ENCODER}" for name in encoders)
+    return (
+        f"{told}. Nor does the shipped encoder know another language: it puts few German requests with those of their "
+        f"theme (39 %, by chance 35 %; English 81 %), so that topics, votes and their shares say little. Take {given}"
     )
 
 

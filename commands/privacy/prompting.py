@@ -179,7 +179,7 @@ class Prompting:
         if self.is_drawn:
             notes.append(
                 "These lines write texts as often as the model has learnt them; its run draws by the shares that were "
-                "released of private turns, such as those of topics, and `sample RUN` does."
+                "released of private requests, such as those of topics, and `sample RUN` does."
             )
         if self.target == "parse" and self.sampling.grammar is not None:
             notes.append("A run writes trees under its grammar, which these lines do not have.")

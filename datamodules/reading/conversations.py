@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -23,8 +26,9 @@ def user_turns(
 
     Formal guarantees:
         A row is a function of its own conversation, which is a record: of one more or less, the rows of this one alone
-        are more or less. Where no column names whose it is, a conversation is named by its place in the file, so that
-        all its rows are one unit, or, where nobody has said what a unit is, the file is refused; users cannot be told
+        are more or less. Where no column names whose it is, a conversation is named by its content, and the next of
+        equal ones by their number, so that all its rows are one unit, which no other line renames: ``keep_share``
+        chooses units by their names. Where nobody has said what a unit is, the file is refused; users cannot be told
         without a column, and are never taken for conversations.
 
     Args:
@@ -37,7 +41,8 @@ def user_turns(
     Raises:
         DataError: A record has no such list.
     """
-    for number, (where, record) in enumerate(records, 1):
+    equal = Counter[str]()
+    for where, record in records:
         listed = record.get(messages)
         if not isinstance(listed, list):
             what = f"no {messages!r}" if listed is None else f"{messages!r} is {kind_of(listed)}, not a list"
@@ -48,7 +53,10 @@ def user_turns(
             )
         others = {name: value for name, value in record.items() if name not in (messages, TEXT, "text")}
         if unit != "user" and (unit_column or UNIT) not in others:
-            others[unit_column or UNIT] = f"conversation {number}"
+            content = json.dumps(record, sort_keys=True, default=str).encode()
+            digest = hashlib.sha256(content).hexdigest()
+            equal[digest] += 1
+            others[unit_column or UNIT] = f"conversation {digest}, {equal[digest]}"
         for place, message in enumerate(listed):
             if not isinstance(message, dict) or not isinstance(message.get("role"), str):
                 raise DataError('no "role" and "content": every message needs both', about=f"{where}, message {place}")

@@ -35,15 +35,15 @@ FILE = [line("where is it", "the blue one", user=7), line("stop it", user=8), li
 @pytest.mark.parametrize(
     ("unit", "columns", "units"),
     [
-        ("utterance", COLUMNS, ["conversation 1/1", "conversation 1/2", "conversation 2/3"]),
-        ("dialogue", COLUMNS, ["conversation 1", "conversation 1", "conversation 2"]),
-        ("user", Columns(messages="messages", unit="user"), ["7", "7", "8"]),
+        ("utterance", COLUMNS, [0, 1, 2]),
+        ("dialogue", COLUMNS, [0, 0, 1]),
+        ("user", Columns(messages="messages", unit="user"), [0, 0, 1]),
     ],
 )
-def test_what_users_say_is_read_and_whose_it_is(unit: Unit, columns: Columns, units: list[str], tmp_path: Path) -> None:
+def test_what_users_say_is_read_and_whose_it_is(unit: Unit, columns: Columns, units: list[int], tmp_path: Path) -> None:
     found = read_examples(write(tmp_path / "a.jsonl", *FILE), unit, columns=columns)
     assert [turn.utterance for turn in found] == ["where is it", "the blue one", "stop it"]
-    assert [turn.unit for turn in found] == units
+    assert [list(dict.fromkeys(turn.unit for turn in found)).index(turn.unit) for turn in found] == units
 
 
 def test_parts_of_a_message_are_one_text_and_a_picture_is_none(tmp_path: Path) -> None:
@@ -53,12 +53,20 @@ def test_parts_of_a_message_are_one_text_and_a_picture_is_none(tmp_path: Path) -
 
 
 def test_a_conversation_more_moves_no_other_one(tmp_path: Path) -> None:
-    """Neighbours: the others say what they said, and are as many units."""
-    texts = []
-    for lines in (FILE, [*FILE, line("new", "newer", user=9)], FILE[1:]):
-        found = read_examples(write(tmp_path / "a.jsonl", *lines), "dialogue", columns=COLUMNS)
-        texts.append({tuple(t.utterance for t in found if t.unit == unit) for unit in {t.unit for t in found}})
-    assert texts[1] == texts[0] | {("new", "newer")} and texts[2] == texts[0] - {("where is it", "the blue one")}
+    """Neighbours: the others say the same under the same names, by which ``keep_share`` chooses; equal ones are two."""
+    lines = [*FILE, line("stop it", user=8), line("new", "newer", user=9)]
+
+    def named(*lines: dict[str, Any]) -> dict[str, list[str]]:
+        found: dict[str, list[str]] = {}
+        for turn in read_examples(write(tmp_path / "a.jsonl", *lines), "dialogue", columns=COLUMNS):
+            found.setdefault(turn.unit, []).append(turn.utterance)
+        return found
+
+    every = named(*lines)
+    assert list(every.values()) == [["where is it", "the blue one"], ["stop it"], ["stop it"], ["new", "newer"]]
+    for place, one in enumerate(lines):
+        rest = named(*lines[:place], *lines[place + 1 :])
+        assert rest.items() <= every.items() and len(rest) == 4 - (one is not FILE[2])
 
 
 @pytest.mark.parametrize(

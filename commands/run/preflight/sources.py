@@ -192,7 +192,10 @@ def _on_settings(experiment: Experiment) -> list[str]:
             )
     if any(system.stages for system in systems_of(experiment)):
         columns = ReferenceColumns.from_config(experiment.data)
-        notes += filter(None, [foreign(experiment.reference, columns, model.get("base_model") or BASE_MODEL)])
+        uses = {"topics": experiment.topic_settings.encoder, "evolution": experiment.evolving.encoder}
+        encoders = [f"{n}.encoder" for n, encoder in uses.items() if n in experiment.systems and encoder == "minilm"]
+        base = model.get("base_model") or BASE_MODEL
+        notes += filter(None, [foreign(experiment.reference, columns, base, encoders)])
     slots = model.get("slots", SHIPPED)
     if experiment.reference is not None and slots is not None and has_trees:
         notes += unslotted(public_turns(experiment, experiment.reference)[:_TURNS], slot_table(slots))

@@ -68,7 +68,10 @@ def test_a_language_that_the_base_spells_is_told(tmp_path: Path) -> None:
         path = reference(tmp_path, *texts)
         told = foreign(path, ReferenceColumns(), "models/base")
         assert (told is None) == (language == "en")
-        assert told is None or ("tokens a word for models/base" in told and "model.base_model" in told)
+        assert told is None or ("tokens a word for models/base" in told and "model.base_model=" in told)
+        assert told is None or "topics" not in told
+        told = foreign(path, ReferenceColumns(), "models/base", ["topics.encoder"])
+        assert (told is None) == (language == "en") and (told is None or "Take topics.encoder=" in told)
     assert foreign(None, ReferenceColumns(), "models/base") is None
 
 
