@@ -1,4 +1,7 @@
-"""How many operations PyTorch dispatches for a micro-batch: what decides the pace of small models on a GPU."""
+"""How many operations PyTorch dispatches for a micro-batch: what decides the pace of small models on a GPU.
+
+Counted is what a GPU would dispatch: there, parts are larger, and products are not formed in pieces.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
+from unittest.mock import patch
 
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks._harness import table
 from benchmarks._subject import MAX_GRAD_NORM, Setting, Subject
-from doppel.privacy.clipping import PerSampleClipper
+from doppel.privacy.clipping import PerSampleClipper, groups
 
 #: (size, rank of LoRA) whose operations are counted: of rows of 64 tokens, at widths that take the rules of SmolLM2's.
 COUNTED = (("llama-30", 0), ("llama-30", 16), ("gpt2-12", 0))
@@ -48,8 +52,16 @@ def operations(
     subject: Subject, losses: Callable[[Tensor], Tensor], clipper: PerSampleClipper | None = None
 ) -> Operations:
     """Count a micro-batch, ordinary or clipped, whose gradients are added to those that are there."""
-    setting, ids = subject.setting, subject.micro_batches[0]
     found = Operations()
+    with patch.multiple(groups, PIECE=2**40, BUDGET_CPU=groups.BUDGET, SMALL_CPU=groups.SMALL):
+        _count(found, subject, losses, clipper)
+    return found
+
+
+def _count(
+    found: Operations, subject: Subject, losses: Callable[[Tensor], Tensor], clipper: PerSampleClipper | None
+) -> None:
+    setting, ids = subject.setting, subject.micro_batches[0]
     for _ in range(2):  # the first makes gradients, and audits; small tensors are made once
         with nullcontext() if clipper is None else clipper.capture(setting.rows):
             with setting.autocast(), found.part("forward"):
@@ -59,7 +71,6 @@ def operations(
         with found.part("clip"):
             if clipper is not None:
                 clipper.accumulate()
-    return found
 
 
 def compared(setting: Setting) -> tuple[Operations, Operations]:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from doppel.privacy.clipping.arithmetic import HIGHER, UNIT
 from doppel.privacy.clipping.groups import Constants, Grams, LayerInput
 
 
@@ -16,14 +17,14 @@ def read_by(rule: Any, A: Tensor, G: Tensor) -> LayerInput:
 
 
 def by_grams(A: Tensor, G: Tensor) -> Tensor:
-    """‖GᵀA‖² of each unit by Gram matrices, and what rounding may hide, [2, U]."""
+    """‖GᵀA‖² of each unit by Gram matrices, what rounding may hide, and the square of what it may add, [3, U]."""
     grams = Grams(A.shape[1], 1, len(A), G, Constants())
     grams.add(read_by(None, A, G), G)
-    return torch.stack(grams.norms())
+    squares, room, longer = grams.norms()
+    return torch.stack([squares, room * HIGHER * UNIT, longer * UNIT**2])
 
 
-def room_of_formed_rows(A: Tensor, G: Tensor) -> Tensor:
-    """The room of the same norm where the gradient is formed, [U]."""
-    grams = Grams(A.shape[1], 1, len(A), G, Constants())
-    grams.add_reach(A, G)
-    return grams.norms()[1]
+def safe_norms(A: Tensor, G: Tensor) -> Tensor:
+    """What units are clipped by, [U] in float64."""
+    squares, room, longer = by_grams(A, G)
+    return (squares.clamp(min=0.0) + room).sqrt() + (2 * longer).sqrt()

@@ -3,7 +3,7 @@
 Norms and gradient sums are formed in float32 (float64 for float64 models), whatever the dtype of the
 operands.
 
-A squared norm [2, U] is the number of each unit as it was computed, and a bound on what rounding may hide from it.
+What a rule knows of units' norms is :data:`Norms`: the squared norms as they were computed, and bounds on rounding.
 """
 
 from __future__ import annotations
@@ -15,8 +15,16 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor, nn
 
+#: Of each unit, [U] in float64: the squared norm as computed; what rounding may hide of it, in units of 2⁻²⁴; and the
+#: square of what the clipped gradient may be longer by than it is by its formula, because its operands and its sum are
+#: rounded, in units of 2⁻⁴⁸. None: nothing.
+Norms = tuple[Tensor, Tensor | None, Tensor | None]
+UNIT = 2.0**-24
+
 _HALF = (torch.float16, torch.bfloat16)
 _PART = 256
+#: Bounds on rounding are sums of first order. Those of higher order are d·u times as large: below 2⁻⁸ for 65,000 terms.
+HIGHER = 1 + 2.0**-6
 
 
 def wide_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -68,26 +76,25 @@ def gram(x: Tensor) -> Tensor:
     return matmul(x, x.transpose(1, 2))
 
 
-def cross_inner(G_at_ids: Tensor, A: Tensor, D: Tensor) -> tuple[Tensor, Tensor]:
-    """Return ⟨G_at_ids, ADᵀ⟩ for each unit, and what rounding may hide: [U, n, m], [U, n, d], [U, m, d] → [U] each."""
+def cross_inner(G_at_ids: Tensor, A: Tensor, D: Tensor) -> Norms:
+    """Return ⟨G_at_ids, ADᵀ⟩ for each unit, and its rounding: [U, n, m], [U, n, d], [U, m, d] → [U] each."""
     wide = wide_dtype(A.dtype)
     G_at_ids = G_at_ids.to(wide)
     reach = torch.linalg.vector_norm(A, dim=2, keepdim=True, dtype=wide) * G_at_ids.abs()
     reach.mul_(torch.linalg.vector_norm(D, dim=2, dtype=wide).unsqueeze(1))
-    over_m = reach.sum(2)
-    num_positions = torch.maximum(torch.count_nonzero(reach.sum(1), dim=1), torch.count_nonzero(over_m, dim=1))
-    share = rounding(num_positions, A.shape[2] + D.shape[2], A.dtype)
-    return inner(G_at_ids, matmul(A, D.transpose(1, 2)).to(wide)), share * over_m.sum(1)
+    room = reach.sum((1, 2), dtype=torch.float64).mul_((A.shape[2] + 16) * unit_of(wide) / UNIT)
+    return inner(G_at_ids, matmul(A, D.transpose(1, 2)).to(wide)), room, None
 
 
-def same_id_inner(D: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+def same_id_inner(D: Tensor, ids: Tensor) -> Norms:
     """Return Σ (DDᵀ)_st over positions of one id, per unit, and its rounding: [U, n, d], [U, n] → [U] each."""
     DD = gram(D)
     is_same = (ids.unsqueeze(2) == ids.unsqueeze(1)).to(DD.dtype)
     length = lengths(DD).unsqueeze(2)
     reach = torch.bmm(is_same, length).mul_(length)
-    share = rounding(torch.count_nonzero(reach, dim=(1, 2)), D.shape[2], D.dtype)
-    return inner(DD, is_same), share * reach.sum((1, 2))
+    of_ids = reach.sum((1, 2), dtype=torch.float64)
+    longer = in_units(torch.count_nonzero(reach, dim=(1, 2)).add_(2).square_() * of_ids, DD.dtype)
+    return inner(DD, is_same), of_ids.mul_((D.shape[2] + 16) * unit_of(DD.dtype) / UNIT), longer
 
 
 def lengths(gram: Tensor) -> Tensor:
@@ -95,45 +102,44 @@ def lengths(gram: Tensor) -> Tensor:
     return gram.diagonal(dim1=-2, dim2=-1).sqrt()
 
 
-def rounding(num_positions: Tensor, num_features: int, dtype: torch.dtype) -> Tensor:
-    """Bound the rounding of a squared norm, in units of R², where R = Σₛ‖aₛ‖‖gₛ‖ is the most n positions can reach.
+def unit_of(dtype: torch.dtype) -> float:
+    """Return the unit of rounding u: a number is off by at most u times itself."""
+    return torch.finfo(dtype).eps / 2
 
-    A dot product of d terms, in any order, is off by at most d·u·‖x‖‖y‖, where u is the unit of rounding. So the grams
-    of A [n, d] and G [n, p], multiplied and summed over rows and then columns, are off by at most (d + p + 2n)·u·R²
-    together. The clipped gradient is summed from the same positions, and is off by n·u·R, which 4n·u·R² more in the
-    squared norm makes room for, a tied weight included (for ‖g‖ ≤ R, and √2·R of both its uses). Where the clipped
-    operands are rounded to half precision, that error is ε/2·R; (1 + ε)‖g‖, see the clipper, and ε/4·R² cover it.
 
-    n counts the positions that reach anything: adding an exact zero rounds nothing. It must not count padding, for
-    then a unit's factor would depend on the longest unit beside it.
+def in_units(squares: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return squares that are in units of a dtype's rounding in those of :data:`Norms`, 2⁻⁴⁸."""
+    return squares if unit_of(dtype) == UNIT else squares * (unit_of(dtype) / UNIT) ** 2
+
+
+def dot_rounding(num_features: int, piece: int) -> tuple[float, float]:
+    """Bound the rounding of z = xᵀy as (k, l): it is off by at most u·(k·‖x‖‖y‖ + l·|z|), whatever the order of sums.
+
+    *Proof.* The d products are off by u·Σ|xᵢyᵢ| together. Each of d − 1 sums is off by u times itself, and each is the
+    sum of some of the products. With P the sum of positive ones and −N that of negative ones, it lies between −N and P,
+    and max(P, N) = (Σ|xᵢyᵢ| + |z|) / 2. As Σ|xᵢyᵢ| ≤ ‖x‖‖y‖ (Cauchy and Schwarz), the first bound is k = l = (d + 1)/2.
+    In m pieces of c features, whose products are then added: Σ|zⱼ| ≤ Σ‖xⱼ‖‖yⱼ‖ ≤ ‖x‖‖y‖, so (c + 1) for the pieces, and
+    m for their sum. What is d·u times as large as this is left to :data:`HIGHER`.
 
     Args:
-        num_positions: n of each unit.
-        num_features: d + p.
-        dtype: Of the operands, as they are multiplied.
-
-    Returns:
-        The share, as ``num_positions``.
+        num_features: d.
+        piece: c, where there are pieces: of more than 2c features.
     """
-    return num_positions * (3 * torch.finfo(wide_dtype(dtype)).eps) + rounding_of_products(num_features, dtype)
-
-
-def rounding_of_products(num_features: int, dtype: torch.dtype) -> float:
-    """Return the part of :func:`rounding` that all units have in common."""
-    of_operands = torch.finfo(dtype).eps / 4 if dtype in _HALF else 0.0
-    return (num_features + 16) * (torch.finfo(wide_dtype(dtype)).eps / 2) + of_operands
+    if num_features <= 2 * piece:
+        return (num_features + 1) / 2, (num_features + 1) / 2
+    return piece + 1.0 + math.ceil(num_features / piece), 0.0
 
 
 def inner(left: Tensor, right: Tensor) -> Tensor:
-    """Return the inner product of each unit's two matrices, by rows and then over them: [U, m, n], [U, m, n] → [U]."""
-    return (left * right).sum(2).sum(1)
+    """Return the inner product of each unit's two matrices, summed in float64: [U, m, n], [U, m, n] → [U]."""
+    return (left * right).sum((1, 2), dtype=torch.float64)
 
 
 def squares_of(part: Tensor) -> Tensor:
     """Return the squared norm of each unit's vectors together, in float64: [L, U, P] → [U].
 
-    Sums of 256 squares are formed in the wide dtype and added in float64. In any order, n squares lose at most n·u of
-    their sum; nothing cancels.
+    Sums of 256 squares are formed in the wide dtype and added in float64. In any order, and with their root and its
+    square, they lose at most 272 units of rounding of their sum; nothing cancels.
     """
     rest = part.shape[2] % _PART
     whole = part[:, :, : part.shape[2] - rest] if rest else part
@@ -143,21 +149,10 @@ def squares_of(part: Tensor) -> Tensor:
     return squares[0] if len(squares) == 1 else squares[0] + squares[1]
 
 
-def room_of_formed(squares: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return what rounding may hide of :func:`squares_of` vectors in a dtype."""
-    return squares * ((_PART + 16) * torch.finfo(dtype).eps / 2)
-
-
 def formed_norm(gradients: Iterable[Tensor]) -> Tensor:
-    """Return the squared norm of each unit's formed gradient, and what rounding may hide: [U, P] each → [2, U]."""
-    wide = [gradient.to(wide_dtype(gradient.dtype)) for gradient in gradients]
-    squares = torch.stack([squares_of(gradient.unsqueeze(0)) for gradient in wide]).sum(0)
-    return torch.stack([squares, room_of_formed(squares, wide[0].dtype)]).to(wide[0].dtype)
-
-
-def scale_units(x: Tensor, factors: Tensor) -> Tensor:
-    """Multiply each unit of ``x`` [U, n, f] by its factor [U]; half precision is rounded once, at the end."""
-    return (x * factors.to(wide_dtype(x.dtype)).view(-1, 1, 1)).to(x.dtype)
+    """Return the squared norm of each unit's formed gradient, in float64: [U, P] each → [U]."""
+    wide = (gradient.to(wide_dtype(gradient.dtype)) for gradient in gradients)
+    return torch.stack([squares_of(gradient.unsqueeze(0)) for gradient in wide]).sum(0)
 
 
 def centre_operands(A: Tensor, G: Tensor, factors: Tensor, scale: float, bound: float) -> tuple[Tensor, Tensor, float]:

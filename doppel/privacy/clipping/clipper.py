@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor, nn
 
-from doppel.privacy.clipping.arithmetic import room_of_formed, wide_dtype
+from doppel.privacy.clipping.arithmetic import HIGHER, UNIT, Norms, unit_of, wide_dtype
 from doppel.privacy.clipping.groups import Constants, add_products
 from doppel.privacy.clipping.held_weights import HeldWeights
 from doppel.privacy.clipping.linear import LinearRule
@@ -48,13 +48,14 @@ class PerSampleClipper:
         *Conditions on the caller.* The loss of a row depends on that row's data only; rows are the first dimension of
         every activation, and row r of each layer is row r of the micro-batch; all rows of one unit are in one capture.
 
-        *Rounding.* The squared norm is a sum of terms that may cancel until float32 keeps no digit, and a row can be
-        made so. So each rule bounds what rounding may hide, in the worst case and for sums in any order
-        (:func:`.arithmetic.rounding`), and ‖gᵢ‖'² is the sum of both: ‖cᵢgᵢ‖ ≤ C holds for cᵢgᵢ as computed and summed
-        over the unit's positions. It costs utterances at most 0.2 % of their contribution
-        (``benchmarks/privacy_price.py``). η covers sums of squares: 8 units of rounding where products are formed from
-        float32 or float64, one unit of half precision where the scaled operands are rounded to it (in float16 around
-        peaks of their own, :func:`.arithmetic.centre_operands`). Not covered is the sum over units, which is never
+        *Rounding.* The squared norm N² is a sum of terms that may cancel until float32 keeps no digit, and a row can be
+        made so. So each rule bounds, in the worst case and for sums in any order, what rounding may hide of N² (e) and
+        by what length the computed cᵢgᵢ may differ from its formula (f for each weight; :class:`.groups.Grams`):
+        ‖gᵢ‖' = √(N² + Σe) + √(2Σf²), where 2 makes up for a tied weight, which has two of them. ‖cᵢgᵢ‖ ≤ C then holds
+        for the exact norm of cᵢgᵢ as computed and summed over the unit's positions. In float32 it costs utterances at
+        most 0.02 % of their contribution (``benchmarks/privacy_price.py``). η is 152 units of rounding: half of what
+        sums of squares may lose, and 16 for roots, quotients and factors; in float16 2⁻¹⁰, for what falls between its
+        smallest numbers (:func:`.arithmetic.centre_operands`). Not covered is the sum over units, which is never
         rounded to half precision.
 
     Args:
@@ -87,7 +88,7 @@ class PerSampleClipper:
         self._observer = ModelObserver(self.rules)
         self._planned: Counter[torch.Size | None] = Counter(p.shape for _, p in self._parameters)
         linear = [rule for rule in self.rules if isinstance(rule, LinearRule)]
-        self._planned[None] = sum(rule.trains_weight and not rule.is_always_formed for rule in linear)
+        self._planned[None] = sum(rule.trains_weight and not rule.is_formed for rule in linear)
         of_linear = {id(p): p for rule in linear for p in (rule.weight, rule.bias) if p is not None}
         self._weights = HeldWeights(list(of_linear.values()))
         self._constants, self._start = Constants(), torch.zeros((), requires_grad=True)
@@ -235,33 +236,32 @@ class PerSampleClipper:
 
     def _norms(self, capture: Capture) -> tuple[Tensor, Tensor] | None:
         """Norm of each unit [U]: as computed, and a bound that the true one does not exceed; None without any."""
-        squared, may_hide = [], []
-        for group in capture.formed.values():
-            squares = group.squares()
-            squared.append(squares)
-            may_hide += [room_of_formed(squares, group.dtype)] if group.has_room else []
-        pairs = [grams.norms() for grams in capture.grams.values()]
-        pairs += [found for rule in capture.hooked if (found := rule.finish(capture)) is not None]
-        readers = [(rule, shared.A, G) for shared in capture.inputs for rule, G, _ in shared.readers]
-        cross = [found for rule, A, G in readers if A is not None and (found := rule.cross_term(A, G)) is not None]
-        pairs += [*cross, *cross]  # 2⟨·, ·⟩
-        squared += [pair[0] for pair in pairs]
-        may_hide += [pair[1] for pair in pairs]
-        if not squared:
-            return None
-        total = _sum(squared).clamp_(min=0.0)
         wide = wide_dtype(self._parameters[0][1].dtype)
-        safe = total + _sum(may_hide) if may_hide else total
-        return total.sqrt().to(wide), safe.sqrt().to(wide)
+        found: list[Norms] = [grams.norms() for grams in capture.grams.values()]
+        if capture.formed:
+            formed = torch.stack([group.squares() for group in capture.formed.values()]).sum(0)
+            found.append((formed, None, None))
+        found += [norms for rule in capture.hooked if (norms := rule.finish(capture)) is not None]
+        readers = [(rule, shared.A, G) for shared in capture.inputs for rule, G, _ in shared.readers]
+        cross = [norms for rule, A, G in readers if A is not None and (norms := rule.cross_term(A, G)) is not None]
+        found += [*cross, *cross]  # 2⟨·, ·⟩
+        if not found:
+            return None
+        squares, room, longer = (_sum(x) for x in zip(*found, strict=True))
+        assert squares is not None
+        squares.clamp_(min=0.0)
+        safe = squares.sqrt() if room is None else squares.add(room, alpha=HIGHER * UNIT).sqrt_()
+        if longer is not None:
+            safe.add_(longer.sqrt_(), alpha=math.sqrt(2.0) * UNIT)
+        return squares.sqrt().to(wide), safe.to(wide)
 
     def _add_clipped(
         self, capture: Capture, safe_norms: Tensor, scale: float, on_ready: Callable[[nn.Parameter], None]
     ) -> None:
-        margins = [
-            _rounding_margin(dtype)
-            for dtype in {safe_norms.dtype, *(x.A.dtype for x in capture.inputs if x.A is not None)}
-        ]
-        factors = (self.max_grad_norm / (1.0 + max(margins)) / safe_norms).clamp_(max=1.0)
+        dtypes = {safe_norms.dtype, *(group.dtype for group in capture.formed.values())}
+        dtypes.update(x.A.dtype for x in capture.inputs if x.A is not None)
+        margin = 2.0**-10 if torch.float16 in dtypes else 152.0 * max(unit_of(wide_dtype(x)) for x in dtypes)
+        factors = (self.max_grad_norm / (1.0 + margin) / safe_norms).clamp_(max=1.0)
         nonfinite = safe_norms.lt(math.inf).logical_not_()
         if self._num_nonfinite is None:
             self._num_nonfinite = torch.zeros((), dtype=torch.int64, device=nonfinite.device)
@@ -288,7 +288,7 @@ class PerSampleClipper:
         for rule in capture.hooked[::-1]:
             if erased is not None:
                 rule.erase(erased)
-            rule.add_clipped(factors, scale)
+            rule.add_clipped(weights)
             rule.reset()
             for parameter in rule.trained_parameters:
                 added(parameter)
@@ -299,8 +299,9 @@ def may_be_any(flags: Tensor) -> bool:
     return bool(flags.numpy().any()) if flags.device.type == "cpu" else True
 
 
-def _sum(terms: list[Tensor]) -> Tensor:
-    return torch.stack(terms).sum(0, dtype=torch.float64)  # the dtype of the widest
+def _sum(terms: Iterable[Tensor | None]) -> Tensor | None:
+    there = [x for x in terms if x is not None]
+    return torch.stack(there).sum(0) if there else None
 
 
 def _ignore(parameter: nn.Parameter) -> None:
@@ -309,7 +310,3 @@ def _ignore(parameter: nn.Parameter) -> None:
 
 def _is_in_place_error(error: RuntimeError) -> bool:
     return ObserveGradient.__name__ in str(error) or "inplace" in str(error)
-
-
-def _rounding_margin(dtype: torch.dtype) -> float:
-    return torch.finfo(dtype).eps * (8.0 if dtype is wide_dtype(dtype) else 1.0)

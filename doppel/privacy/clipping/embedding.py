@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from doppel.privacy.clipping.arithmetic import (
+    Norms,
     erase_units,
     gemm_operand,
     gradient_of,
     same_id_inner,
-    scale_units,
     wide_dtype,
 )
 from doppel.privacy.clipping.rule import Capture, HookedRule, UnsupportedLayerError
@@ -64,20 +64,17 @@ class EmbeddingRule(HookedRule):
             D = D.masked_fill((ids == self.padding_idx).unsqueeze(-1), 0)
         self.kept = {"ids": ids, "grads": D}
 
-    def finish(self, capture: Capture) -> tuple[Tensor, Tensor] | None:
+    def finish(self, capture: Capture) -> Norms | None:
         return same_id_inner(self.kept["grads"], self.kept["ids"]) if self.kept else None
 
     def erase(self, units: Tensor) -> None:
         self.kept["grads"] = erase_units(self.kept["grads"], units)
 
-    def add_clipped(self, factors: Tensor, scale: float) -> None:
-        ids, D = self.kept["ids"], self.kept["grads"]
-        if D.dtype is torch.float16:  # whose few exponents would lose small factors, and here is no product to speed up
-            D = D.float()
-        is_wide = D.dtype is wide_dtype(D.dtype)
-        rows = scale_units(D, factors * scale if is_wide and scale != 1.0 else factors).flatten(0, 1)
+    def add_clipped(self, weights: Tensor) -> None:
+        ids, D = self.kept["ids"], self.kept["grads"]  # in float32: here is no product to speed up by half precision
+        rows = D * weights.to(wide_dtype(D.dtype)).view(-1, 1, 1)
         grad = gradient_of(self.weight)
-        grad.index_add_(0, ids.flatten(), rows.to(grad.dtype), alpha=1.0 if is_wide else scale)
+        grad.index_add_(0, ids.flatten(), rows.flatten(0, 1).to(grad.dtype))
 
 
 def refuse_flat_ids(name: str, output: Tensor) -> None:

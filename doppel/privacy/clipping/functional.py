@@ -15,7 +15,7 @@ from torch.func import functional_call, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from doppel.privacy.clipping.arithmetic import add_to_grad, erase_units, formed_norm, wide_dtype
+from doppel.privacy.clipping.arithmetic import Norms, add_to_grad, erase_units, formed_norm, wide_dtype
 from doppel.privacy.clipping.embedding import refuse_flat_ids
 from doppel.privacy.clipping.rule import Capture, HookedRule, UnsupportedLayerError
 
@@ -122,7 +122,7 @@ class FunctionalRule(HookedRule):
         self._call.inputs, self._call.grads = inputs, grads
 
     # -------------------------------------------------------------------------------- norms
-    def finish(self, capture: Capture) -> tuple[Tensor, Tensor] | None:
+    def finish(self, capture: Capture) -> Norms | None:
         if self._call is None or self._call.grads is None:
             return None
         structure, refusals = str(self._call.structure), []
@@ -137,7 +137,7 @@ class FunctionalRule(HookedRule):
                 if self._num_units > 1:  # a unit alone tells nothing
                     self._compared.add((structure, has_rows))
                 assert self._squared is not None
-                return self._squared[0], self._squared[1]
+                return self._squared, None, None
         raise refusals[0]
 
     def _guesses(self, inputs: Sequence[Tensor]) -> list[tuple[bool, ...]]:
@@ -158,7 +158,7 @@ class FunctionalRule(HookedRule):
             if self._call.outputs:
                 self._compare(outputs, units)
             squared.append(formed_norm(gradients.values()))
-        self._squared = torch.cat(squared, 1)
+        self._squared = torch.cat(squared)
         self.kept = gradients if len(squared) == 1 else {}
 
     def _compare(self, outputs: Sequence[Tensor], units: slice) -> None:
@@ -233,22 +233,21 @@ class FunctionalRule(HookedRule):
         self.kept = {key: erase_units(grads, units) for key, grads in self.kept.items()}
         self._erased = units
 
-    def add_clipped(self, factors: Tensor, scale: float) -> None:
+    def add_clipped(self, weights: Tensor) -> None:
         assert self._squared is not None
         if self.kept:
             for key, grads in self.kept.items():
-                add_to_grad(self._owned[key], factors.to(grads.dtype) @ grads, scale)
+                add_to_grad(self._owned[key], weights.to(grads.dtype) @ grads, 1.0)
             return
-        bounds = self._squared.sum(0)
         for units, _, gradients in self._of_units():
-            squared = formed_norm(gradients.values())[0]
-            longer = (bounds[units] / squared).sqrt().clamp(max=1.0).nan_to_num(nan=0.0)  # 0/0
+            squared = formed_norm(gradients.values())
+            longer = (self._squared[units] / squared).sqrt().clamp(max=1.0).nan_to_num(nan=0.0)  # 0/0
             erased = ~torch.isfinite(squared)
             if self._erased is not None:
                 erased |= self._erased[units]
             for key, grads in gradients.items():
-                weights = (factors[units] * longer).to(grads.dtype)
-                add_to_grad(self._owned[key], weights @ erase_units(grads, erased), scale)
+                own = (weights[units] * longer).to(grads.dtype)
+                add_to_grad(self._owned[key], own @ erase_units(grads, erased), 1.0)
 
 
 def _is_floating(leaf: Any) -> bool:

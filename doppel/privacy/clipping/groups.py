@@ -5,23 +5,29 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from doppel.privacy.clipping.arithmetic import (
+    UNIT,
+    Norms,
     bmm_into,
     centre_operands,
+    dot_rounding,
     gradient_of,
+    in_units,
     lengths,
-    rounding_of_products,
     squares_of,
+    unit_of,
     wide_dtype,
 )
 
 #: Bytes of a tensor that holds a part, on a CPU (see :mod:`doppel.allocator`) and on a GPU.
 BUDGET_CPU, BUDGET = 28 * 2**20, 2**27
+#: On a CPU float32 products of more than two pieces of so many features are formed in pieces.
+PIECE = 160
 #: Bytes of matrices that are allocated together whatever their number; others come in eight parts, as activations go.
 SMALL_CPU, SMALL = 2**20, 2**26
 
@@ -37,7 +43,7 @@ class Constants:
     def __init__(self) -> None:
         self._made: dict[object, Tensor] = {}
 
-    def of(self, values: tuple[float, ...], device: torch.device) -> Tensor:
+    def of(self, values: tuple[Any, ...], device: torch.device) -> Tensor:
         """Return the numbers as a tensor."""
         if (values, device) not in self._made:
             self._made[values, device] = torch.tensor(values, device=device)
@@ -49,7 +55,7 @@ class Reader(Protocol):
 
     weight: nn.Parameter
 
-    def cross_term(self, A: Tensor, G: Tensor) -> tuple[Tensor, Tensor] | None:
+    def cross_term(self, A: Tensor, G: Tensor) -> Norms | None:
         """Return half of what another use of the weight adds to the squared norms, and its room; None: nothing."""
 
     def add_product(self, left: Tensor, right: Tensor, scale: float) -> None:
@@ -76,19 +82,18 @@ class LayerInput:
 class FormedGradients:
     """Units' gradients of parameters of one shape, [L, U, P], in parts of a budget.
 
-    What is clipped is what the norm was taken of: its room for rounding is that of :func:`.arithmetic.formed_norm`.
+    What is clipped is what the norm was taken of, so that nothing needs room but the rounding of the squares.
 
     Args:
         shape: Of each parameter.
         num: How many there may be.
         num_units: Units U.
         dtype: Float32, or float64.
-        has_room: False where the room comes of :meth:`Grams.add_reach`.
     """
 
-    def __init__(self, shape: torch.Size, num: int, num_units: int, dtype: torch.dtype, has_room: bool) -> None:
+    def __init__(self, shape: torch.Size, num: int, num_units: int, dtype: torch.dtype) -> None:
         self.parameters: list[nn.Parameter] = []
-        self.dtype, self.has_room = dtype, has_room
+        self.dtype = dtype
         self._shape, self._num, self._num_units = shape, num, num_units
         self._parts: list[Tensor] = []
         self._free: list[Tensor] = []
@@ -117,8 +122,8 @@ class FormedGradients:
             self._parts[-1] = self._parts[-1][: len(self._parts[-1]) - len(self._free)]
             self._free = []
         self._parts = [part.view(*part.shape[:2], -1) if part.dim() != 3 else part for part in self._parts]
-        squares = [squares_of(part) for part in self._parts]
-        return squares[0] if len(squares) == 1 else torch.stack(squares).sum(0)
+        parts = [squares_of(part) for part in self._parts]
+        return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
 
     def erase(self, units: Tensor) -> None:
         """Make the ``units`` marked true exactly zero."""
@@ -140,7 +145,25 @@ class Grams:
     """Gram matrices of layers with n positions a unit, [L, U, n, n], in parts of a budget.
 
     ‖GᵀA‖² = ⟨AAᵀ, GGᵀ⟩. An input that several layers read has one. A full part becomes squared norms at once, and its
-    memory is that of the next; what is kept of each layer is how far its positions reach, [U, n].
+    memory is that of the next.
+
+    Formal guarantees:
+        *The squared norm* has terms that may cancel, so rounding is bounded in the worst case, for sums in any order.
+        With αₛ = ‖aₛ‖ and γₛ = ‖gₛ‖, entries of AAᵀ are off by u·(k·αₛαₜ + l·|aₛ·aₜ|) at most, those of GGᵀ by
+        u·(k'·γₛγₜ + l'·|gₛ·gₜ|) (:func:`.arithmetic.dot_rounding`); their products, summed in float64, by u of each.
+        ⟨X + E, Y + F⟩ − ⟨X, Y⟩ = ⟨E, Y + F⟩ + ⟨X + E, F⟩ − ⟨E, F⟩, where X + E and Y + F are what was computed.
+        So all is off by u·Σ (k·αₛαₜ|gₛ·gₜ| + k'·γₛγₜ|aₛ·aₜ| + (l + l' + 1)·|aₛ·aₜ||gₛ·gₜ|) + u²(k + l)(k' + l')·R²
+        with R = Σ αₛγₛ. That the *other* factor's entries stand in it makes it small: gradients of different positions
+        are nearly orthogonal, where αₛαₜγₛγₜ would be n times the norm.
+
+        *The clipped gradient* c·GᵀA is summed over the unit's n positions, from A that is multiplied by c. Entries are
+        off by (n + 2)·u·c·Σ|g||a|, together by (n + 2)·u·c·R. Where c·aₛ is rounded to half precision it becomes
+        c·aₛ + δₛ with ‖δₛ‖ ≤ v·c·αₛ and v that precision's unit, so that ‖Gᵀδ‖² = Σ (gₛ·gₜ)(δₛ·δₜ) is at most
+        v²c²·Σ αₛαₜ|gₛ·gₜ|. These are lengths, which are added to the norm and not to its square. In float16 2⁻¹²R² is
+        added to the square, so that no operand leaves its range (:func:`.arithmetic.centre_operands`).
+
+        n counts the positions that reach anything: adding an exact zero rounds nothing. It must not count padding, for
+        then a unit's factor would depend on the longest unit beside it.
 
     Args:
         n: Positions of a unit.
@@ -152,63 +175,79 @@ class Grams:
 
     def __init__(self, n: int, num: int, num_units: int, like: Tensor, constants: Constants) -> None:
         wide = wide_dtype(like.dtype)
-        bytes_of_one = num_units * n * n * wide.itemsize
+        bytes_of_one = 2 * num_units * n * n * wide.itemsize
         self._shape = (part_size(bytes_of_one, num, like.is_cuda), num_units, n, n)
-        self._wide, self._constants = wide, constants
-        self._buffers: list[tuple[Tensor, ...]] = []  # of A and G: the whole, and a view of each
+        self._wide, self._operand, self._constants = wide, like.dtype, constants
+        self._piece = PIECE if like.dtype is torch.float32 and not like.is_cuda else 2**40
+        self._buffer: Tensor | None = None  # [2, L, U, n, n], of A and of G
+        self._places: tuple[Tensor, ...] = ()
         self._index: list[int] = []
         self._serial = self._num_inputs = 0
-        self._rounding: list[float] = []
-        self._reaches: list[Tensor] = []
+        self._weights: list[tuple[float, ...]] = []  # of the terms of each layer
         self._squares: list[Tensor] = []
+        self._terms: list[Tensor] = []
+        self._reaches: list[Tensor] = []
 
     def add(self, shared: LayerInput, G: Tensor) -> None:
         """Form the Gram matrices of a layer, [U, n, d] and [U, n, p]."""
         A = shared.A
         assert A is not None
-        if not self._buffers:
-            made = [torch.empty(self._shape, dtype=self._wide, device=A.device) for _ in range(2)]
-            self._buffers = [(x, *x.unbind(0)) for x in made]
+        if self._buffer is None:
+            self._buffer = torch.empty((2, *self._shape), dtype=self._wide, device=A.device)
+            self._places = self._buffer.flatten(0, 1).unbind(0)
         if len(self._index) == self._shape[0]:
             self._end_part()
         if shared.place is None or shared.place[0] != self._serial:
             shared.place = self._serial, self._num_inputs
             self._num_inputs += 1
-            bmm_into(A, A.mT, self._buffers[0][1 + shared.place[1]])
+            self._form(A, self._places[shared.place[1]])
+        self._form(G, self._places[self._shape[0] + len(self._index)])
         self._index.append(shared.place[1])
-        bmm_into(G, G.mT, self._buffers[1][len(self._index)])
-        self._rounding.append(rounding_of_products(A.shape[2] + G.shape[2], G.dtype))
+        (of_A, both_A), (of_G, both_G) = (dot_rounding(x.shape[2], self._piece) for x in (A, G))
+        unit = unit_of(self._wide)
+        second = (of_A + both_A) * (of_G + both_G) * unit
+        self._weights.append(tuple(x * unit / UNIT for x in (of_G, of_A, both_A + both_G + 2, second)))
 
-    def add_reach(self, A: Tensor, G: Tensor) -> None:
-        """Leave as much room as for a norm by Gram matrices, which of the two is taken depends on the longest unit."""
-        if self._index:
-            self._end_part()  # reaches stand in the order of their terms
-        length = [torch.linalg.vector_norm(x, dim=2, dtype=self._wide) for x in (A, G)]
-        self._reaches.append(length[0].mul_(length[1]).unsqueeze(0))
-        self._rounding.append(rounding_of_products(A.shape[2] + G.shape[2], G.dtype))
+    def _form(self, x: Tensor, out: Tensor) -> None:
+        if x.shape[2] <= 2 * self._piece:
+            bmm_into(x, x.mT, out)
+            return
+        pieces = x.split(self._piece, 2)
+        products = torch.empty((len(pieces), *out.shape), dtype=out.dtype, device=out.device)
+        for piece, place in zip(pieces, products.unbind(0), strict=True):
+            torch.bmm(piece, piece.mT, out=place)
+        torch.sum(products, 0, out=out)
 
     def _end_part(self) -> None:
-        """Inner products by rows and then over them, as :func:`.arithmetic.rounding` has it."""
-        counts = self._num_inputs, len(self._index)
-        AA, GG = (x[0] if n == self._shape[0] else x[0][:n] for x, n in zip(self._buffers, counts, strict=True))
-        length = lengths(AA)
-        if self._num_inputs < len(self._index):
-            index = self._constants.of(tuple(self._index), AA.device)
-            AA, length = AA.index_select(0, index), length.index_select(0, index)
-        self._reaches.append(length.mul_(lengths(GG)))
-        self._squares.append(GG.mul_(AA).sum(3).sum((0, 2), dtype=torch.float64))
+        assert self._buffer is not None
+        both, num = self._buffer, len(self._index)
+        if not self._num_inputs == num == self._shape[0]:
+            index = (*self._index, *range(self._shape[0], self._shape[0] + num))
+            both = both.flatten(0, 1).index_select(0, self._constants.of(index, both.device)).unflatten(0, (2, num))
+        length = lengths(both)
+        products, reach, of_other = torch.mul(*both.unbind(0)), length.prod(0), length.flip(0)
+        self._squares.append(products.sum((0, 2, 3), dtype=torch.float64))
+        sizes = torch.linalg.vector_norm(products, 1, dim=(2, 3))
+        weighted = torch.linalg.vector_norm(both.mul_(of_other.unsqueeze(3)), 1, dim=4).mul_(of_other).sum(3)
+        total = reach.sum(2)
+        self._terms.append(torch.stack([*weighted.unbind(0), sizes, total.square()]))
+        self._reaches.append(total.mul_(torch.count_nonzero(reach, dim=2).add_(2)))
         self._serial, self._num_inputs, self._index = self._serial + 1, 0, []
 
-    def norms(self) -> tuple[Tensor, Tensor]:
-        """Return squared norms, [U], and what rounding may hide of them and of formed gradients, [U], in float64."""
+    def norms(self) -> Norms:
+        """Return what is known of the units' norms, all layers together."""
         if self._index:
             self._end_part()
-        self._buffers = []
-        reach = self._reaches[0] if len(self._reaches) == 1 else torch.cat(self._reaches)
-        share = torch.count_nonzero(reach, dim=2) * (3 * torch.finfo(self._wide).eps)
-        share = share + self._constants.of(tuple(self._rounding), reach.device).unsqueeze(1)
-        room = reach.sum(2).square_().mul_(share).sum(0, dtype=torch.float64)
-        return sum(self._squares[1:], self._squares[0]) if self._squares else torch.zeros_like(room), room
+        self._buffer, self._places = None, ()
+        terms, reaches = (x[0] if len(x) == 1 else torch.cat(x, -2) for x in (self._terms, self._reaches))
+        weights = self._constants.of(tuple(zip(*self._weights, strict=True)), terms.device).unsqueeze(2)
+        room = (terms * weights).sum((0, 1), dtype=torch.float64)
+        longer = in_units(reaches.square_().sum(0, dtype=torch.float64), self._wide)
+        if self._operand is not self._wide:
+            longer += terms[1].sum(0, dtype=torch.float64) * (unit_of(self._operand) / UNIT) ** 2
+        if self._operand is torch.float16:
+            room += terms[3].sum(0, dtype=torch.float64) * (2.0**-12 / UNIT)
+        return sum(self._squares[1:], self._squares[0]), room, longer
 
 
 def add_products(

@@ -7,14 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from doppel.privacy.clipping.arithmetic import add_product_to_grad, bmm_into, cross_inner, gemm_operand
+from doppel.privacy.clipping.arithmetic import Norms, add_product_to_grad, bmm_into, cross_inner, gemm_operand
 from doppel.privacy.clipping.embedding import EmbeddingRule
 from doppel.privacy.clipping.groups import LayerInput
 from doppel.privacy.clipping.observed import ObservedRule
 from doppel.privacy.clipping.rule import Capture
 
-#: A layer is narrow if it has at most so many inputs or outputs, and so many times as many of the other.
-_NARROW, _NARROWER = 32, 8
+#: A layer is narrow if it has at most so many inputs or outputs, and so many times as many of the other; and small if
+#: its weight has no more numbers than the Gram matrices of units of 32 positions.
+_NARROW, _NARROWER, _SMALL = 32, 8, 2 * 32 * 32
 
 
 def is_conv1d(module: nn.Module) -> bool:
@@ -28,22 +29,20 @@ class LinearRule(ObservedRule):
     *Ghost norm* (Li et al., 2022): ‖GᵀA‖² = ⟨AAᵀ, GGᵀ⟩, which needs n² numbers instead of d·p. Layers that read one
     input have one AAᵀ, and one copy of it that is scaled by the clip factors.
 
-    For 2n² > d·p the per-unit gradient is formed instead (Bu et al., 2023, "mixed" ghost clipping). It then
-    takes d·p < √2·n·√(dp) ≤ n·(d + p) numbers, so less memory than A and G, which are freed.
-
-    *Narrow layers*, such as the factors of LoRA, form it always: it takes about as many numbers as A and G, less work
-    than the grams, and a vector times the formed gradients gives the clipped sum. What is clipped is then what the norm
-    was taken of, so that its room for rounding is that of :func:`.arithmetic.formed_norm` alone. The widths decide,
-    which are public: whoever is beside a unit changes neither the way nor the room. *Biases* have the gradient Σₛgₛ,
-    which is formed as well.
+    *Narrow layers*, such as the factors of LoRA, and small ones form a unit's gradient: it takes about as many numbers
+    as A and G, less work than the grams, and a vector times the formed gradients gives the clipped sum. What is clipped
+    is then what the norm was taken of, so that its room for rounding is that of :func:`.arithmetic.formed_norm` alone.
+    The widths decide, which are public, and not the positions (as in Bu et al., 2023, "mixed" ghost clipping): whoever
+    is beside a unit, and makes it padded, changes neither the way nor the room. *Biases* have the gradient Σₛgₛ, which
+    is formed as well.
 
     *Tied to an embedding*, the weight has the gradient GᵀA + EᵀD (see :class:`.embedding.EmbeddingRule`), with
     ‖GᵀA + EᵀD‖² = ‖GᵀA‖² + ‖EᵀD‖² + 2⟨GᵀA, EᵀD⟩ and, E being one-hot, ⟨GᵀA, EᵀD⟩ = Σ_{s,t} G[s, id_t] (ADᵀ)_st: only
     n × n entries of G, gathered at the ids, are needed. Leaving the term out (as if the two uses were two weights) lets
     the norm of a clipped gradient exceed the bound.
 
-    *Rounding.* Terms of the ghost norm may be large and cancel; :func:`.arithmetic.rounding` bounds what float32 may
-    then hide. In the cross term R² is Σ |G[s, id_t]| ‖a_s‖‖d_t‖.
+    *Rounding.* Terms of the ghost norm may be large and cancel; :class:`.groups.Grams` bounds what float32 may then
+    hide, and :func:`.arithmetic.cross_inner` what of the cross term.
     """
 
     module_type = nn.Linear
@@ -53,12 +52,12 @@ class LinearRule(ObservedRule):
         super().__init__(name, module)
         self.embedding: EmbeddingRule | None = None
         low, high = sorted(self.weight.shape)
-        self._is_narrow = low <= _NARROW and high >= _NARROWER * low
+        self._is_small = (low <= _NARROW and high >= _NARROWER * low) or low * high <= _SMALL
 
     @property
-    def is_always_formed(self) -> bool:
-        """Whether per-unit gradients of the weight are formed, however long the units are."""
-        return self._is_narrow and self.embedding is None
+    def is_formed(self) -> bool:
+        """Whether per-unit gradients of the weight are formed."""
+        return self._is_small and self.embedding is None
 
     def tie(self, embedding: EmbeddingRule) -> None:
         """Note that the weight is that of ``embedding`` too."""
@@ -73,7 +72,7 @@ class LinearRule(ObservedRule):
         device, dtype, ctx.shared = x.device.type, None, None
         if torch.is_autocast_enabled(device) and x.dtype is not torch.float64:
             dtype = torch.get_autocast_dtype(device)
-        if dtype is not None or not self.is_always_formed:
+        if dtype is not None or not self.is_formed:
             x, ctx.shared = ctx.capture.read(x, dtype or x.dtype)
         x = x.contiguous()  # so that the same as [rows · n, d] is no copy
         held = ctx.capture.weights.of(dtype)
@@ -107,23 +106,19 @@ class LinearRule(ObservedRule):
             torch.sum(grads[0], 1, dtype=place.dtype, out=place)
         if not self.trains_weight:
             return
-        (n, p), d = grads[0].shape[1:], inputs[0].shape[-1]
-        is_kept = self.embedding is not None or not (self._is_narrow or 2 * n * n > d * p)
         G, flat_G = _operands(*grads)
-        if is_kept:
-            assert shared is not None
-            if shared.A is None:
-                shared.A, shared.flat_A = _operands(capture.split(inputs[0]), inputs[1])
-            capture.keep(self, shared, G, flat_G)
+        if self.is_formed:
+            A = gemm_operand(capture.split(inputs[0]))
+            left, right = (A, G) if self.is_transposed else (G, A)
+            bmm_into(left.mT, right, capture.place(self.weight, G))
             return
-        A = gemm_operand(capture.split(inputs[0]))
-        left, right = (A, G) if self.is_transposed else (G, A)
-        bmm_into(left.mT, right, capture.place(self.weight, G, has_room=self._is_narrow))
-        if not self._is_narrow:
-            capture.reach(A, G)
+        assert shared is not None
+        if shared.A is None:
+            shared.A, shared.flat_A = _operands(capture.split(inputs[0]), inputs[1])
+        capture.keep(self, shared, G, flat_G)
 
     # -------------------------------------------------------------------------------- norm and clipped sum
-    def cross_term(self, A: Tensor, G: Tensor) -> tuple[Tensor, Tensor] | None:
+    def cross_term(self, A: Tensor, G: Tensor) -> Norms | None:
         """Return half of what a tied weight adds to the squared norms of its two modules, and its room."""
         if self.embedding is None or not self.embedding.kept:
             return None

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from doppel.errors import UserError
-from doppel.privacy.clipping.arithmetic import wide_dtype
+from doppel.privacy.clipping.arithmetic import Norms, wide_dtype
 from doppel.privacy.clipping.groups import Constants, FormedGradients, Grams, LayerInput, Reader
 from doppel.privacy.clipping.held_weights import HeldWeights
 
@@ -137,16 +137,16 @@ class HookedRule(LayerRule, ABC):
         """Take the module's inputs and the gradients of its outputs, all [rows, …]."""
 
     @abstractmethod
-    def finish(self, capture: Capture) -> tuple[Tensor, Tensor] | None:
-        """Return the squared norms of the units' gradients, and what rounding may hide, [U]; None: not observed."""
+    def finish(self, capture: Capture) -> Norms | None:
+        """Return what is known of the norms of the units' gradients; None: not observed."""
 
     @abstractmethod
     def erase(self, units: Tensor) -> None:
         """Make the ``units`` marked true contribute exactly zero, even where they hold inf or nan."""
 
     @abstractmethod
-    def add_clipped(self, factors: Tensor, scale: float) -> None:
-        """Add ``scale · Σᵢ factorsᵢ gᵢ`` to the ``grad`` of each trainable parameter of the module."""
+    def add_clipped(self, weights: Tensor) -> None:
+        """Add Σᵢ weightsᵢ gᵢ to the ``grad`` of each trainable parameter of the module."""
 
 
 class Capture:
@@ -229,19 +229,13 @@ class Capture:
         """Return [rows, …, f] → [U, n, f], all positions of all rows of a unit side by side."""
         return x if x.dim() == 3 and len(x) == self.num_units else x.reshape(self.num_units, -1, x.shape[-1])
 
-    def place(self, parameter: nn.Parameter, like: Tensor, has_room: bool = True) -> Tensor:
-        """Return where the units' gradients of a parameter are written to: [U, \\*shape], wide.
-
-        Args:
-            parameter: Whose gradients they are.
-            like: What they are formed from.
-            has_room: Whether the room for rounding of a formed vector is that of :func:`.arithmetic.formed_norm`.
-        """
+    def place(self, parameter: nn.Parameter, like: Tensor) -> Tensor:
+        """Return where units' gradients of a parameter, formed from ``like``, are written to: [U, \\*shape], wide."""
         dtype = wide_dtype(like.dtype)
-        key = parameter.shape, dtype, has_room
+        key = parameter.shape, dtype
         if key not in self.formed:
             num = self._planned[parameter.shape]
-            self.formed[key] = FormedGradients(parameter.shape, num, self.num_units, dtype, has_room)
+            self.formed[key] = FormedGradients(parameter.shape, num, self.num_units, dtype)
         return self.formed[key].place(parameter, like)
 
     def keep(self, rule: Reader, shared: LayerInput, G: Tensor, flat_G: Tensor) -> None:
@@ -250,10 +244,6 @@ class Capture:
         if not shared.readers:
             self.inputs.append(shared)
         shared.readers.append((rule, G, flat_G))
-
-    def reach(self, A: Tensor, G: Tensor) -> None:
-        """Note how far positions reach of a layer whose gradient is formed in the place of its Gram matrices."""
-        self._grams_of(G).add_reach(A, G)
 
     def _grams_of(self, G: Tensor) -> Grams:
         key = G.shape[1], G.dtype

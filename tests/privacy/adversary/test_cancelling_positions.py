@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.clipping.arithmetic import cross_inner, same_id_inner
 from doppel.privacy.clipping.head import HeadLoss
-from tests.layer_norms import by_grams, room_of_formed_rows
+from tests.layer_norms import by_grams
 
 BOUND = 0.1
 Attack = tuple[nn.Module, Callable[[nn.Module], Tensor]]
@@ -59,11 +59,11 @@ def test_the_room_for_rounding_does_not_tell_who_is_beside_a_row() -> None:
     A_, G_, D_ = padded(A, 1), padded(G, 1), padded(D, 1)
     for alone, beside in (
         (by_grams(A, G), by_grams(A_, G_)),
-        (by_grams(A, G), torch.stack([torch.zeros(2), room_of_formed_rows(A_, G_)])),  # the way of long rows
         (cross_inner(at_ids, A, D), cross_inner(padded(at_ids, 1, 2), A_, D_)),
         (same_id_inner(D, ids), same_id_inner(D_, padded(ids, 1))),
     ):
-        torch.testing.assert_close(beside[1], alone[1], rtol=1e-5, atol=0)
+        for k in (1, 2):
+            torch.testing.assert_close(beside[k], alone[k], rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("bias", [False, True])
@@ -122,7 +122,7 @@ def test_positions_that_cancel_in_a_head_that_is_fused_with_its_loss(rows_per_un
     assert largest_contribution(attack, rows_per_unit) <= BOUND
 
 
-def test_what_safety_costs_an_ordinary_row_is_a_few_thousandths_at_most() -> None:
+def test_what_safety_costs_an_ordinary_row_is_a_ten_thousandth_at_most() -> None:
     """Rows without cancellation, in float32, of 30 positions in a layer of 256 by 1,024."""
     model = nn.Linear(256, 1024)
     torch.manual_seed(0)
@@ -134,4 +134,4 @@ def test_what_safety_costs_an_ordinary_row_is_a_few_thousandths_at_most() -> Non
     true_norm = torch.cat([upstream[0].T @ x[0], upstream[0].sum(0)[:, None]], 1).norm().item()
     assert norm == pytest.approx(true_norm, rel=1e-5)
     used = math.hypot(*(p.grad.norm().item() for p in model.parameters())) / BOUND  # type: ignore[union-attr]
-    assert 0.998 < used <= 1.0
+    assert 0.9999 < used <= 1.0

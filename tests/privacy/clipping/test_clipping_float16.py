@@ -16,7 +16,7 @@ from doppel.privacy.clipping.arithmetic import centre_operands
 from doppel.privacy.clipping.embedding import EmbeddingRule
 from doppel.privacy.clipping.groups import add_products
 from doppel.privacy.clipping.linear import LinearRule
-from tests.layer_norms import read_by, room_of_formed_rows
+from tests.layer_norms import by_grams, read_by
 
 UNITS, POSITIONS, OUTPUTS, WIDTH = 6, 2, 3, 8
 HALVES = pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
@@ -88,9 +88,7 @@ def test_no_operand_leaves_float16_whatever_the_unit() -> None:
     A, G = ((1 + torch.rand(400, 3, 5, generator=generator)) * 2.0 ** exponents[i] for i in range(2))
     A, G = A.clamp(max=65504.0).half(), G.clamp(max=65504.0).half()
     for bound in (2.0**-20, 1.0, 2.0**10):
-        factors = (bound / room_of_formed_rows(A, G).float().sqrt()).clamp(
-            max=1.0
-        )  # of gradients that cancel to nothing else
+        factors = (bound / by_grams(A, G)[1].sqrt()).float().clamp(max=1.0)  # of gradients that cancel to nothing else
         for product in centre_operands(A, G, factors, 1.0, bound)[:2]:
             assert product.isfinite().all()
 
@@ -100,7 +98,7 @@ def test_a_small_factor_leaves_an_embeddings_gradient_its_digits() -> None:
     rule, D = EmbeddingRule("table", table), torch.randn(2, 3, 8).half()
     rule.kept = {"ids": torch.tensor([[0, 1, 1], [2, 3, 2]]), "grads": D}
     factors = torch.tensor([1e-7, 3e-9])
-    rule.add_clipped(factors, 1 / 64.0)
+    rule.add_clipped(factors / 64)
     expected = torch.zeros(4, 8).index_add_(
         0, rule.kept["ids"].flatten(), (D.float() * factors[:, None, None] / 64).flatten(0, 1)
     )
