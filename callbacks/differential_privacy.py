@@ -265,6 +265,9 @@ class DifferentialPrivacy(Callback):
             self.step = self._untrained = None
         if isinstance(pl_module, LogicalBatchModule):
             pl_module.step_policy = PlainStep()
+        data: Any = getattr(trainer, "datamodule", None)
+        if hasattr(data, "bands"):  # a later fit may have none
+            data.bands = 1
 
     def state_dict(self) -> dict[str, Any]:
         """Return the plan of the weights' training, its steps, and the mechanism that paid for them."""

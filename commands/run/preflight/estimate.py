@@ -138,14 +138,16 @@ def _held(model: CausalLM, config: Mapping[str, Any], half: torch.dtype | None, 
     data = (config.get("data") or {}).get("init_args") or {}
     if model.base is not None:
         model.base.settle(_here(), "bf16-mixed" if half is torch.bfloat16 else "32-true")
+    optimizer = ((config.get("model") or {}).get("init_args") or {}).get("optimizer") or {}
+    is_private, named = config.get("privacy") is not None, optimizer.get("class_path", ".DPAdam")
     micro = Micro(
         data.get("max_tokens_per_micro_batch") or 4096,
         data.get("max_units_per_micro_batch"),
         half,
         _here().type,
         model.text_format.max_length,
-        config.get("privacy") is not None,
-        moments=1 if bands > 1 else 2,
+        is_private,
+        moments=1 if is_private and named.endswith(".DPAdam") else 2,
         bands=bands,
     )
     return footprint(model.model, micro, model.head_loss)
