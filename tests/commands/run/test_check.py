@@ -50,7 +50,8 @@ def users(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings(users: Path, **changes: Any) -> dict[str, Any]:
-    return {"data.train_path": str(users), "data.unit": "user", "privacy.accountant": "rdp", "effort": 1, **changes}
+    given = {"data.train_path": str(users), "data.unit": "user", "privacy.accountant": "rdp", "privacy.bands": 1}
+    return {**given, "effort": 1, **changes}
 
 
 def called(users: Path, run: Path, *mode: str, **changes: Any) -> int:
