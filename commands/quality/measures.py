@@ -225,8 +225,8 @@ class Band:
 _MAUVE = (
     Band(
         0.6,
-        "Far from people's requests: so were runs with 2,000 to 9,964 requests (.21–.59 of the human value) and with "
-        "five beams (at most .40). Take more requests or larger batches, and sample without beams.",
+        "Far from people's requests: so were runs with 2,000 to 9,964 requests (.21–.59 of the human value). Take more "
+        "requests, larger batches or a larger base.",
         True,
     ),
     Band(0.92, "Where most runs with 10,060 requests at ε = 3 are. More requests and larger batches raised it."),
@@ -270,7 +270,7 @@ BANDS: Final = {
         Band(math.inf, "Runs at ε = 3 had .15–.22, one without privacy .38: most texts do not say all of their tree."),
     ),
     "distinct": (
-        Band(0.78, "They repeat themselves: five beams had .34–.69, sampling .80–.99. Sample without beams."),
+        Band(0.78, "They repeat themselves: five beams had .34–.69, sampling .80–.99."),
         Band(math.inf, "Where runs that sample without beams are (.80–.99)."),
     ),
 }

@@ -71,10 +71,17 @@ def draws(record: RunFolder, of: str) -> dict[str, dict[str, int]]:
 
 
 def warnings(record: RunFolder, of: str) -> list[str]:
-    """Return what the samplings of a system warned of, such as texts that were cut off."""
-    return [
+    """Return what the samplings of a system warned of, such as texts that were cut off; and what beams have done."""
+    beams = [told.get("num_beams") or 1 for told in sampling(record, of).values()]
+    told = [
         f"{drawn.path}: {metrics['warning']}" for _, drawn, metrics in _samplings(record, of) if "warning" in metrics
     ]
+    if max(beams, default=1) > 1:
+        told.append(
+            f"{of} was sampled with {max(beams)} beams, which repeat the most likely texts (MAUVE of five beams at "
+            "most .40 of people's): set sampling.num_beams=1"
+        )
+    return told
 
 
 def resampling(record: RunFolder, of: str) -> dict[str, Any] | None:

@@ -14,6 +14,7 @@ from markupsafe import Markup
 from commands.quality.measures import DOWN, INSTEAD, UP, Band, Measure, band, human_value, judged, measure
 from commands.report.asked import Sample
 from commands.report.names import Names
+from commands.report.released import sampling_interval
 from commands.run_folder.private_files import of_runs
 from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.systems import system
@@ -90,6 +91,30 @@ def figures(metrics: Mapping[str, Mapping[str, Any]], with_private: bool) -> lis
             if (found_band := band(own, name)) is not None:
                 bands.setdefault(found_band, []).append(system(system_name).label)
         found.append(Figure(measure(name), values, human, top, bands))
+    return found
+
+
+def not_good_enough(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+    """Return why samples are not good enough to read or to use: system → sentences, each a figure with what it means.
+
+    Formal guarantees:
+        A function of public figures of released samples, as :func:`best_first`.
+
+    A share has the 95 % CI of as many samples as were compared, however few. The system that has no bad figure is left
+    out.
+    """
+    found: dict[str, list[str]] = {}
+    for name, own in metrics.items():
+        for key in _names(metrics):
+            told = band(own, key)
+            if told is not None and told.is_bad and not key.startswith("private/"):
+                about, number = measure(key), own.get("num_compared")
+                text = f"{about.label} {about.show(own[key])}"
+                if key == _FIRST and isinstance(number, int) and number > 0:
+                    low, high = sampling_interval(round(own[key] * number), number)
+                    people = about.show(human_value(own, key))
+                    text += f" (95 % CI {about.show(low)} to {about.show(high)} of {number:,} samples, people {people})"
+                found.setdefault(name, []).append(f"{text[:1].upper()}{text[1:]}. {told.text}")
     return found
 
 

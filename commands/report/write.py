@@ -258,6 +258,7 @@ def _quality(
     return {
         "figures": quality.figures(metrics, with_private),
         "measured": [system(name).label for name in metrics],
+        "far": {name: why for name, why in quality.not_good_enough(metrics).items() if name in drawn.systems},
         "notes": notes,
         "frequency": quality.frequency_picture(human, drawn.own[drawn.main], called) if human else None,
         "lengths": quality.length_picture(human, drawn.own) if human else None,

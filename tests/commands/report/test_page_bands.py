@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from markdown_blocks import ROOT
 from page_content import Element, make_samples, read_html
-from run_folders import evaluate
+from run_folders import edit_manifest, evaluate
 
 import cli
 from commands.quality.measures import BANDS, LEAST_FOR_MAUVE, band, human_value
@@ -113,10 +114,31 @@ def test_web_texts_are_told_first_whatever_mauve_says(tmp_path: Path) -> None:
     read = page(run)
     figures = read.all("table", class_="figures")[0].all("tbody")[0].all("th")
     assert [row.words.split(" share")[0] for row in figures][0] == "above human 95th percentile"
-    (warning,) = [badge.words for badge in read.all("header")[0].all("p", class_="badge")][1:]
-    assert warning.startswith("1-stage: above human") and "no requests" in warning
+    warning, card = [badge.words for badge in read.all("header")[0].all("p", class_="badge")]
+    assert (
+        warning.startswith("1-stage: its samples are not good enough to read or to use.") and "no requests" in warning
+    )
+    assert "Above human 95th percentile 76.7 % (95 % CI 73.8 % to 79.4 % of 855 samples, people 1.7 %)." in warning
+    assert card.startswith("NOT PRIVATE")
+    header = read.all("header")[0].text
+    assert header.index("not good enough") < header.index(read.all("h1")[0].text), "it stands first"
+    lists = read.all("section", id="utterances")[0].all("ol")
+    folded = ["folded" in str(own.parent and own.parent.attributes.get("class")) for own in lists]
+    assert folded == [False, True], "those that are good stay open"
     headings = [heading.words.split()[0] for heading in read.all("section", id="utterances")[0].all("h3")]
     assert headings == ["2-stage", "1-stage"], "the higher MAUVE does not put them first"
+
+
+def test_few_samples_are_judged_too_with_an_interval_and_good_ones_are_not_folded(tmp_path: Path) -> None:
+    for share, is_far in ((0.767, True), (0.1, False)):
+        run = make_samples(tmp_path / f"run{share}", [{"utterance": "say"}] * 9, "one_stage")
+        evaluate(run, "one_stage", {"num_compared": 40, "fluency_outliers": share, "human_fluency_outliers": 0.05})
+        read = page(run)
+        assert ("not good enough" in read.all("header")[0].words) == is_far
+        assert bool(read.all("section", id="utterances")[0].all("details", class_="folded")) == is_far
+        assert "beams" not in read.all("header")[0].words, "advice is of this run"
+        if is_far:
+            assert "95 % CI 62.5 % to 87.7 % of 40 samples, people 5.0 %" in read.all("header")[0].words
 
 
 @pytest.mark.parametrize(("adherence", "is_useless"), [(0.313, True), (0.651, False)])
@@ -152,3 +174,14 @@ def test_terms_have_a_tip_where_they_stand_and_an_entry_in_the_glossary(tmp_path
     assert {"MAUVE", "χ²"} <= tips.keys() and tips.items() <= entries.items()
     (fold,) = glossary.all("details")
     assert "open" not in fold.attributes and "more" in fold.attributes["class"], "the script opens it in print"
+
+
+def test_beams_are_named_where_some_were_used(tmp_path: Path) -> None:
+    run = make_samples(tmp_path / "run", [{"utterance": "say"}] * 9, "one_stage")
+    edit_manifest(run, "one_stage/samples.jsonl", command=["predict", "--run_dir", "sample_one_stage"])
+    (run / "sample_one_stage").mkdir()
+    for num, is_told in ((5, True), (1, False)):
+        content = {"model": {"init_args": {"sampling": {"num_beams": num}}}}
+        (run / "sample_one_stage" / "predict.yaml").write_text(yaml.safe_dump(content))
+        told = page(run).all("section", id="quality")[0].words
+        assert ("one_stage was sampled with 5 beams" in told) == is_told
