@@ -38,7 +38,7 @@ from doppel.metrics.judged import Nats
 from doppel.metrics.mauve import mauve
 from doppel.privacy.histogram import NoisyHistogram
 from doppel.resampling import Floats, draw, matrix, pool_bins, share_weights, tree_vector
-from doppel.topics import make_codebook
+from doppel.topics import make_clusters
 from lightning_modules.semantic_parser import load_parser
 
 #: Noise multiplier of shares and clusters of votes, as a run has them by default; of a pool a third is drawn.
@@ -71,7 +71,7 @@ def weights(
     else:
         texts = [example.utterance for example in pool]
         vectors = embed(texts, BASE_MODEL)
-        book = make_codebook(texts, [], vectors, CLUSTERS, BASE_MODEL, name_topics=False)
+        book = make_clusters(texts, vectors, CLUSTERS, BASE_MODEL)
         found, told = ([{name: 1.0} for name in book.nearest(side)] for side in (vectors, embeddings()))
         bins = dict.fromkeys(book.names, 1.0)
     sums = NoisyHistogram(SIGMA).release(((str(unit), vector) for unit, vector in enumerate(told)), bins)

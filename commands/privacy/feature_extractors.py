@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from commands.lightning.trained_model import place_of
 from datamodules.reading.columns import Columns
@@ -17,7 +17,7 @@ from doppel.errors import UserError
 from doppel.lispress import is_valid
 from doppel.models.made import LARGER
 from doppel.resampling import pool_bins, tree_vector
-from doppel.topics import Codebook, Floats, make_codebook
+from doppel.topics import Codebook, Floats, make_clusters, make_codebook
 
 if TYPE_CHECKING:
     from doppel.models.encoders import TextFeaturizer
@@ -62,6 +62,11 @@ class FeatureExtractor(ABC):
     def extract_private(self, turns: Sequence[Example]) -> list[str]:
         """Extract features of private turns, each from its own turn alone."""
         return self.extract([getattr(turn, self.field) or "" for turn in turns], True)
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What the file of a release says of its bins, of public things and of samples."""
+        return {}
 
     @abstractmethod
     def bins(self, readings: Sequence[str]) -> dict[str, float]:
@@ -121,7 +126,7 @@ class TopicsOf(FeatureExtractor):
 
     Args:
         path: The codebook.
-        num_topics: Topics.
+        num_topics: Expected topics, or clusters.
         texts: File of public utterances that it is made of beside the pool, which the caller has checked, if any.
         columns: Its columns.
         encoder: Sentence encoder, if it is to be made.
@@ -131,14 +136,15 @@ class TopicsOf(FeatureExtractor):
         UserError: The codebook that there is has another number of topics.
     """
 
-    what, option, name_topics = "topics", "--num-topics", True
+    what, option = "topics", "--num-topics"
     label: str | None = "label"
 
     def __init__(
         self, path: Path, num_topics: int, texts: str | None, columns: Columns | None, encoder: str, seed: int
     ) -> None:
         self.path, self._made = path, (num_topics, texts, columns, encoder, seed)
-        if path.exists() and (found := len(Codebook.load(path).names)) != num_topics:
+        book = Codebook.load(path) if path.exists() else None
+        if book is not None and (found := len(book.names) - book.num_unexpected) != num_topics:
             raise UserError(
                 f"{path} has {found} {self.what}, not {num_topics}, and their shares are released: give "
                 f"{self.option} {found}; another release would be spent on top"
@@ -152,11 +158,23 @@ class TopicsOf(FeatureExtractor):
             if public is not None:
                 known = [turn.utterance for turn in read_examples(expand_path(public), "utterance", columns=columns)]
             vectors = embed([*own, *known], encoder)
-            make_codebook(own, known, vectors, num_topics, encoder, seed, self.name_topics).save(self.path)
+            self._make(own, known, vectors, num_topics, encoder, seed).save(self.path)
         book = Codebook.load(self.path)
         self.digest = content_digest(str(self.path))
         names = iter(book.nearest(embed([text for text in texts if text], book.encoder, independent)))
         return [next(names) if text else "" for text in texts]
+
+    def _make(
+        self, own: list[str], known: list[str], vectors: Floats, number: int, encoder: str, seed: int
+    ) -> Codebook:
+        return make_codebook(own, known, vectors, number, encoder, seed)
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """Themes and words of topics, and which of them nobody expected."""
+        book = Codebook.load(self.path)
+        themes = dict(zip(book.names, book.themes, strict=True)) if book.themes else {}
+        return {"themes": themes, "words": book.words or {}, "unexpected": book.unexpected}
 
     def bins(self, readings: Sequence[str]) -> dict[str, float]:
         """Return all topics, and the bin of texts unlike them, with equal weights."""
@@ -170,12 +188,22 @@ class TopicsOf(FeatureExtractor):
 class ClustersOf(TopicsOf):
     """The cluster of samples that is nearest: each private text has one vote among all clusters.
 
-    The codebook is that of topics, made of the over-sample itself: k-means of its sentence vectors, which are
+    The codebook is made of the over-sample itself: k-means of its sentence vectors, which are
     post-processing of a model that the scope has paid for. Clusters have numbers for names, and label no sample.
     """
 
-    what, option, name_topics = CLUSTERS, "--num-clusters", False
+    what, option = CLUSTERS, "--num-clusters"
     label = None
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """Return nothing: nobody reads of clusters."""
+        return {}
+
+    def _make(
+        self, own: list[str], known: list[str], vectors: Floats, number: int, encoder: str, seed: int
+    ) -> Codebook:
+        return make_clusters([*own, *known], vectors, number, encoder, seed)
 
 
 def embed(texts: Sequence[str], encoder: str, independent: bool = False) -> Floats:

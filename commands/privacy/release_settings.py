@@ -45,16 +45,17 @@ class Topics:
     """Settings of the system ``topics``: see ``python cli.py step resample --help``.
 
     Args:
-        num_topics: Number of topics.
-        texts: Public requests from which topics are made together with the over-sample; null: the reference;
-            ``samples``: the over-sample alone.
+        num_topics: Number of topics, some four a theme; where samples are unlike all public requests, up to an eighth
+            as many are added that nobody expected.
+        texts: Public requests from which themes and topics are made, together with the over-sample where they are fewer
+            than five a topic; null: the reference; ``samples``: the over-sample alone.
         encoder: Sentence encoder.
         noise_multiplier: Noise multiplier of the topics' shares.
         oversample: Samples written for each one kept.
     """
 
     draws_trees = False  # as of a resampling
-    num_topics: int = 40
+    num_topics: int = 80
     texts: str | None = setting(None, path=True, words=("samples",))
     encoder: str = setting("minilm", path=True, words=("minilm",))
     noise_multiplier: float = 10.0

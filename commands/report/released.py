@@ -6,7 +6,7 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -21,6 +21,7 @@ from datamodules.reading.attribute_codes import AttributeCodes
 from doppel.privacy.histogram import CONFIDENCE, Z, largest_noise
 from doppel.resampling import tree_vector
 from doppel.tables.schema import Column, Schema
+from doppel.topics import UNLIKE
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,9 @@ class Release:
         noise_multiplier: Noise over sensitivity.
         num_units: Units that were counted.
         unit: What one is.
+        themes: Of each topic its theme; empty where labels are no topics.
+        words: Of topics and themes, the words that set them apart.
+        unexpected: Topics that nobody expected.
     """
 
     shares: Mapping[str, float]
@@ -40,6 +44,26 @@ class Release:
     noise_multiplier: float
     num_units: int
     unit: str
+    themes: Mapping[str, str] = field(default_factory=dict)
+    words: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    unexpected: Sequence[str] = ()
+
+    def of_themes(self) -> Release:
+        """Return the shares of themes: those of their topics together, with the noise of them together."""
+        return self._together({name: self.themes.get(name, name) for name in self.shares})
+
+    def unlike(self) -> Release:
+        """Return the share of what is unlike the public texts, topics that nobody expected among it."""
+        return self._together({name: UNLIKE for name in (*self.unexpected, UNLIKE) if name in self.shares})
+
+    def _together(self, of: Mapping[str, str]) -> Release:
+        shares: dict[str, float] = defaultdict(float)
+        variances: dict[str, float] = defaultdict(float)
+        for name, group in of.items():
+            shares[group] += self.shares[name]
+            variances[group] += self.deviations[name] ** 2
+        deviations = {group: math.sqrt(variance) for group, variance in variances.items()}
+        return replace(self, shares=dict(shares), deviations=deviations)
 
     def interval(self, name: str) -> tuple[float, float]:
         """Return the 95 % confidence interval of a share."""
@@ -132,7 +156,8 @@ def _release(told: Mapping[str, Any], entries: Mapping[str, tuple[float, float]]
     shares = {name: told["sums"][name] / num_units / entry for name, (entry, _) in entries.items()}
     noise = {name: sigma / num_units / entry for name, (entry, _) in entries.items()}
     deviations = {name: math.hypot(noise[name], shares[name] * error / e) for name, (e, error) in entries.items()}
-    return Release(shares, deviations, sigma, num_units, told["unit"])
+    about = [told.get(key, default) for key, default in (("themes", {}), ("words", {}), ("unexpected", ()))]
+    return Release(shares, deviations, sigma, num_units, told["unit"], *about)
 
 
 def _error(values: Sequence[float]) -> float:

@@ -18,11 +18,12 @@ from commands.privacy.verify import card as card_of
 from commands.quality import run_numbers
 from commands.quality.measures import LEAST_FOR_MAUVE, Measure, with_sound_mauve
 from commands.report import quality
-from commands.report.asked import FEWEST, Asked, Sample, ask, hierarchy, is_asked_for, lacks
+from commands.report.asked import FEWEST, Asked, Sample, ask, is_asked_for, lacks
+from commands.report.branches import hierarchy
 from commands.report.html import PAGE, percent, render
 from commands.report.names import Names, read_names, shipped_names, write_template
 from commands.report.redacted import hidden
-from commands.report.released import read_release
+from commands.report.released import Release, read_release
 from commands.report.support import Support, find_support, sampled_of
 from commands.report.tree_paths import tree_paths
 from commands.report.unexpected import read_unexpected
@@ -84,7 +85,8 @@ def write_page(
     if topics is not None:
         drawn = _by_topics(drawn, topics)
     called = _called(drawn, record.experiment.get("names") if names is None else names)
-    asked, support = _requests(record, drawn, called, supported)
+    drawn, release, topics = _by_themes(record, drawn)
+    asked, support = _requests(record, drawn, called, supported, release, topics)
     if names_template is not None:
         if (found := asked["asked"]) is None:
             raise UserError("the samples have neither trees nor labels, so there are no names to fill in")
@@ -198,18 +200,38 @@ def _unexpected(record: RunFolder, drawn: _Drawn) -> dict[str, Any] | None:
     return None
 
 
+def _by_themes(record: RunFolder, drawn: _Drawn) -> tuple[_Drawn, Release | None, Asked | None]:
+    """The shares of the main system. Those of topics become those of their themes, which its samples then have as
+    labels; what is asked for by topics is told besides."""
+    main = drawn.main
+    trees = [sample.tree for sample in drawn.shown[main] if sample.tree and sample.label is None]
+    release = read_release(record, main, trees)
+    if release is None or not release.themes:
+        return drawn, release, None
+    topics, themes = ask(drawn.shown[main], None, release, read_names(None)), release.themes
+    shown = {
+        name: [replace(s, label=themes.get(s.label or "", s.label)) if s.system == main else s for s in own]
+        for name, own in drawn.shown.items()
+    }
+    return replace(drawn, shown=shown), release.of_themes(), topics
+
+
 def _requests(
-    record: RunFolder, drawn: _Drawn, called: Names, supported: Sequence[str] | None
+    record: RunFolder,
+    drawn: _Drawn,
+    called: Names,
+    supported: Sequence[str] | None,
+    release: Release | None,
+    topics: Asked | None,
 ) -> tuple[dict[str, Any], Support]:
     """What people ask for, and how requests are built; and what the assistant supports."""
     main = drawn.main
     samples = drawn.shown[main]
-    trees = [sample.tree for sample in samples if sample.tree and sample.label is None]
-    release = read_release(record, main, trees)
+    has_trees = any(sample.tree and sample.label is None for sample in samples)
     occurring = {name for sample in samples for name in sample.names}
-    occurring |= set() if release is None or trees else set(release.shares)  # labels that no sample has
+    occurring |= set() if release is None or has_trees else set(release.shares)  # labels that no sample has
     support = find_support(record, supported, called, occurring)
-    asked = ask(samples, support.supported, release, called)
+    asked = ask(samples, support.supported, release, called, topics)
     values = {
         "asked": asked,
         "has_attributes": system(main).has_attributes,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from commands.privacy.histogram import read_shares
@@ -14,6 +15,8 @@ from doppel.words import words_of
 
 #: Texts for each one of a topic: the model's share of it differs from the released one, which noise can make tiny.
 _MARGIN, _MOST = 1.3, 200
+#: Texts that are written for words, at most, for each sample that the run has.
+_TIMES_OWN = 10
 
 
 def for_topic(run: Path, system: System, topic: str) -> int:
@@ -23,8 +26,31 @@ def for_topic(run: Path, system: System, topic: str) -> int:
     return min(_MOST, math.ceil(_MARGIN / share)) if share > 0 else _MOST
 
 
-def for_words(samples: Path, words: Sequence[str]) -> int:
-    """Texts to write for each that says all of some words, by how many of the run's own samples do.
+@dataclass(frozen=True)
+class Saying:
+    """How rare some words are in the run's own samples, and what follows for a draw.
+
+    Attributes:
+        found: Samples that say all of them.
+        num_samples: Of so many.
+        oversample: Texts to write for each that says them.
+        most_draws: How often, at most, so that ten texts for each of the run's samples are the limit; once, and as
+            many as the run has, where none says them.
+    """
+
+    found: int
+    num_samples: int
+    oversample: int
+    most_draws: int
+
+
+def for_words(samples: Path, words: Sequence[str], num: int) -> Saying:
+    """Tell how rare words are in a run's samples.
+
+    Args:
+        samples: The run's own.
+        words: Words.
+        num: Samples that are to say all of them.
 
     Raises:
         UserError: One is no word.
@@ -36,4 +62,8 @@ def for_words(samples: Path, words: Sequence[str]) -> int:
             )
     texts = [str(line.get("utterance")) for _, line in read_json_lines(samples)]
     found = sum(set(words) <= set(words_of(text)) for text in texts)
-    return min(_MOST, math.ceil(_MARGIN * len(texts) / found)) if found else _MOST
+    if not found:
+        return Saying(0, len(texts), max(1, math.ceil(len(texts) / num)), 1)
+    limit = max(num, _TIMES_OWN * len(texts))
+    oversample = min(_MOST, math.ceil(_MARGIN * len(texts) / found), limit // num)
+    return Saying(found, len(texts), oversample, max(1, limit // (num * oversample)))

@@ -59,8 +59,9 @@ def sample(
     distribution as the run's own: same settings, grammar and released shares, another seed. `verify` covers them with
     the run, and the page counts them; metrics stay those of the run's own samples. Samples for a --label, a --topic,
     --words or --trees are examples on the page and count in no share. For a --topic or --words several draws are made
-    until there are so many, four at most, and the command says how many there are. Everything runs here, also where
-    there is SLURM. Given again after an interruption, the command goes on.
+    until there are so many, four at most, and the command says how many there are. It says first how rare --words are
+    in the run's samples, and writes ten texts for each of these at most; as many as the run has, where none says them.
+    Everything runs here, also where there is SLURM. Given again after an interruption, the command goes on.
 
     Example:
         python cli.py sample runs/mine --num 5000
@@ -101,7 +102,7 @@ def sample(
         raise UserError("--trees writes one utterance for each tree: leave --num out")
     chosen = _system(run, run_dir, experiment, system, given[0] if given else None)
     label = None if label is None else plain(label)
-    wanted = Wanted(int(num or _NUM), seed, label, topic, trees, public)
+    wanted, most_draws = Wanted(int(num or _NUM), seed, label, topic, trees, public), _DRAWS
     if label is not None:
         _check_label(experiment, chosen, label)
     if topic is not None:
@@ -114,9 +115,12 @@ def sample(
         asked = tuple(word.strip().lower() for word in words.split(","))
         manifest = Manifest.read(run)
         samples = manifest.path(manifest.samples()[chosen.name])
-        wanted = replace(wanted, words=asked, oversample=oversampling.for_words(samples, asked))
-        num_samples = wanted.num * wanted.oversample
-        say(f"── about {num_samples:,} samples are drawn, to find {wanted.num:,} that say {' and '.join(asked)}")
+        rare = oversampling.for_words(samples, asked, wanted.num)
+        wanted, most_draws = replace(wanted, words=asked, oversample=rare.oversample), min(_DRAWS, rare.most_draws)
+        number, most = wanted.num * rare.oversample, wanted.num * rare.oversample * most_draws
+        say(f"── {rare.found:,} of the run's {rare.num_samples:,} samples say {' and '.join(asked)}")
+        hint = "" if rare.found else ": a model whose samples never say it hardly writes it"
+        say(f"── {number:,} samples are drawn to find {wanted.num:,}, and {most:,} in all at most{hint}")
     if trees is not None:
         from commands.lightning.prompts import check_trees  # torch, for which no --help waits
 
@@ -127,7 +131,7 @@ def sample(
         if seconds is not None:
             say(f"── about {minutes(seconds)} of sampling, at the pace of the run's own samples")
         status = 0
-        while not status and len(drawn) < _DRAWS and sum(drawn.values()) < wanted.num:
+        while not status and len(drawn) < most_draws and sum(drawn.values()) < wanted.num:
             steps = _next_draw(experiment, run, chosen, wanted)
             status = _run(experiment, run, steps)
             if not status:

@@ -95,12 +95,10 @@ def _tell_topics(experiment: Experiment, path: str) -> None:
     texts = texts[:: max(1, math.ceil(len(texts) / _OF_TOPICS))]
     topics = experiment.topic_settings
     number = min(topics.num_topics, len(set(texts)))
-    names = (
-        "; ".join(make_codebook([], texts, embed(texts, topics.encoder), number, "").names) if number > 1 else "none"
-    )
+    themes = make_codebook([], texts, embed(texts, topics.encoder), number, "").themes if number > 1 else ("none",)
     say(
-        f"   topics of {path} alone: {names}. Those of the run are made of its samples too, which are not written yet; "
-        f"what is far from all of them is counted as {UNLIKE!r}"
+        f"   themes of the topics of {path}: {'; '.join(dict.fromkeys(themes))}. What is far from all of them is "
+        f"counted as {UNLIKE!r}, or by topics of such samples, which are not written yet"
     )
 
 

@@ -25,6 +25,7 @@ from doppel.privacy.accounting import CalibrationError, Mechanism
 from doppel.privacy.histogram import largest_noise
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import DPPlan, PrivacyArguments, num_steps, usual_batch_size
+from doppel.topics import num_themes
 
 #: A step that draws a larger share of the units gains little from their being drawn at random.
 LARGE_RATE = 0.25
@@ -234,7 +235,8 @@ def _below_noise(
             f"give {fewer}a smaller resampling.noise_multiplier"
         )
     number, key = _bins(experiment, system)
-    least = largest_noise(number) / num_units if number else 0.0
+    rows = num_themes(number) if system.name == "topics" else number  # a theme has the noise of its topics together
+    least = largest_noise(rows) * math.sqrt(number / rows) / num_units if number else 0.0
     if least * noise <= LARGE_SHARE:
         return None
     before, advised = _sigma(privacy, noise, num_units, batch_size, unit), ""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from page_content import Element, make_samples, read_html
 from run_folders import end_step
@@ -57,11 +60,13 @@ def labels(run: Path, sums: dict[str, float], sigma: float | None = SIGMA) -> No
     end_step(run, "labels-sample_labels", ["predict"], [samples], ["labels/labels.jsonl"])
 
 
-def resampled(run: Path, system: str, stage: str, told: dict[str, Any]) -> None:
+def resampled(
+    run: Path, system: str, stage: str, told: dict[str, Any], lines: Sequence[dict[str, Any]] = ({},)
+) -> None:
     """Leave what a resampling of a system leaves."""
     (run / stage).mkdir()
     (run / stage / "marginals.json").write_text(json.dumps(told))
-    (run / "samples.jsonl").write_text("{}\n")
+    (run / "samples.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     files = [File("samples.jsonl", "release", system, system)]
     files.append(File(f"{stage}/marginals.json", "metrics", system, system))
     end_step(run, f"resample_{system}", ["resample"], files)
@@ -104,6 +109,67 @@ def test_topics_that_an_over_sample_was_drawn_by_have_the_released_shares(tmp_pa
     ledger_line(tmp_path, "topics")
     release = read_release(RunFolder(tmp_path), "topics", ())
     assert release is not None and release.shares == {"lunch": 0.25, "rain": 0.045}
+
+
+def themes_told() -> dict[str, Any]:
+    """A release of two themes of two topics each, of one that nobody expected, and of what is unlike all."""
+    sums = {"wifi is slow": 200.0, "no wifi": 100.0, "lost my card": 120.0, "card gone": 4.0, "esim, qr": 150.0}
+    themes = {"wifi is slow": "no internet", "no wifi": "no internet", "lost my card": "my card is lost"}
+    themes |= {"card gone": "my card is lost", "esim, qr": "esim, qr"}
+    told = {"unit": "user", "num_units": UNITS, "noise_multiplier": SIGMA, "sums": {**sums, UNLIKE: 250.0}}
+    told |= {"themes": themes, "unexpected": ["esim, qr"], "words": {"no internet": ["wifi", "slow"]}}
+    return told | {"bins": dict.fromkeys(told["sums"], 1.0)}
+
+
+def test_the_share_of_a_theme_is_that_of_its_topics_with_the_noise_of_them_together() -> None:
+    told = themes_told()
+    shares = {name: own / UNITS for name, own in told["sums"].items()}
+    topics = Release(
+        shares, dict.fromkeys(shares, SIGMA / UNITS), SIGMA, UNITS, "user", told["themes"], {}, ["esim, qr"]
+    )
+    themes = topics.of_themes()
+    assert themes.shares == pytest.approx(
+        {"no internet": 0.15, "my card is lost": 0.062, "esim, qr": 0.075, UNLIKE: 0.125}
+    )
+    assert themes.deviations["no internet"] == pytest.approx(math.sqrt(2) * SIGMA / UNITS)
+    assert themes.deviations["esim, qr"] == SIGMA / UNITS
+    together = themes.unlike()
+    assert together.shares == {UNLIKE: pytest.approx(0.2)}
+    assert together.deviations[UNLIKE] == pytest.approx(math.sqrt(2) * SIGMA / UNITS)
+
+
+def test_intervals_of_themes_hold_the_true_shares_as_often_as_they_say() -> None:
+    themes = {f"topic {i}": f"theme {i // 4}" for i in range(80)}
+    true = dict.fromkeys(themes, 0.0125)
+    held = total = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        shares = {name: share + SIGMA / UNITS * rng.standard_normal() for name, share in true.items()}
+        of_themes = Release(shares, dict.fromkeys(shares, SIGMA / UNITS), SIGMA, UNITS, "user", themes).of_themes()
+        for name in of_themes.shares:
+            low, high = of_themes.interval(name)
+            held, total = held + (low <= 0.05 <= high), total + 1
+    assert 0.92 < held / total < 0.98
+
+
+def test_a_page_of_topics_speaks_of_themes_of_users_and_of_what_nobody_expected_first(tmp_path: Path) -> None:
+    lines = [{"utterance": f"{name} {i}", "label": name} for name in themes_told()["sums"] for i in range(10)]
+    resampled(tmp_path, "topics", "topics", themes_told(), lines)
+    ledger_line(tmp_path, "topics")
+    read = page(tmp_path)
+    leads = [text.words for text in read.all("p", class_="lead")]
+    assert leads[0].startswith("20 of 100 users ask for what is unlike anything in your reference (95 % CI 19 to 21)")
+    assert "“no internet” (15 of 100 users)" in leads[1] and "“my card is lost” (6 of 100 users)" in leads[1]
+    assert "esim" not in leads[1]
+    section = read.all("section", id="asked")[0]
+    first = section.all("th", scope="row")[0].words
+    assert first.startswith("no internet wifi, slow") and "2 topics" in first and "“wifi is slow” 10.0 %" in first
+    assert "card gone" not in section.words, "it is below the noise"
+    nobody = read.all("section", id="unexpected")[0]
+    assert nobody.all("th", scope="row")[0].words == "esim, qr" and "7.5 %" in nobody.words
+    (tmp_path / "can.txt").write_text("no internet\nmy card is lost\n")
+    assert cli.main(["report", str(tmp_path), "--supported", str(tmp_path / "can.txt")]) == 0
+    assert "cannot do: esim, qr" in read_html(tmp_path / "report.html").all("h1")[0].words
 
 
 def test_shares_of_functions_come_back_from_what_a_resampling_released(tmp_path: Path) -> None:

@@ -329,15 +329,15 @@ def test_a_row_that_is_too_long_is_named_and_none_is_counted(
         (
             "topics",
             {},
-            r"what 60% ask for .*=10; topics.noise_multiplier=2 shows what 12.1% ask for, for 1\.\d% more noise",
+            r"what 112% ask for .*=10; topics.noise_multiplier=2 shows what 22.5% ask for, for 1\.\d% more noise",
         ),
         (
             "topics",
             {"epsilon": 1.0},
-            r"what 60% ask for shows above the noise of the shares, topics.noise_multiplier=10$",
+            r"what 112% ask for shows above the noise of the shares, topics.noise_multiplier=10$",
         ),
-        ("topics", {"topics.num_topics": 4}, r"what 45% ask for"),
-        ("topics", {"topics.noise_multiplier": 0.5}, None),
+        ("topics", {"topics.num_topics": 4}, r"what 55% ask for"),
+        ("topics", {"topics.noise_multiplier": 0.4}, None),
         ("labels", {}, r"what 39% ask for .*; stages.labels.privacy.histogram_noise_multiplier=2 shows"),
         ("one_stage", {}, None),
     ],
@@ -402,7 +402,7 @@ def test_topics_of_the_reference_are_shown_before_epsilon_is_spent(
     )
     estimate.tell_ready(plan, {})
     (told,) = (line for line in capsys.readouterr().out.splitlines() if "topics of " in line)
-    assert re.search("alarm|wake", told) and "pizza" in told and "samples too, which are not written yet" in told
+    assert re.search("alarm|wake", told) and "pizza" in told and "such samples, which are not written yet" in told
 
 
 def test_units_are_counted_as_the_training_selects_them(users: Path, tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_the_private_file_is_neither_reference_nor_source_of_topics(
     with pytest.raises(DataError, match="none.jsonl"):
         read_sources(work_of(load(shipped("own-data-small"), missing)))
     few = own | {"num_samples": 3, "topics.oversample": 2}  # beside a reference of one text
-    with pytest.raises(UserError, match="40 topics .* 7 texts, 1 public"):  # before anything is spent
+    with pytest.raises(UserError, match="80 topics .* 7 texts, 1 public"):  # before anything is spent
         read_sources(work_of(load(shipped("own-data-small"), few)))
     read_sources(work_of(load(shipped("own-data-small"), own)))
     monkeypatch.setattr("commands.lightning.given_models.find_spec", lambda name: None)

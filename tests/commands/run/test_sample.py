@@ -18,7 +18,7 @@ from page_content import read_html
 from readers import reader
 
 import cli
-from commands.run import sample
+from commands.run import oversampling, sample
 from commands.run.execution import execute
 from commands.run.experiment.experiment import load
 from commands.run.steps.context import Wanted
@@ -145,11 +145,28 @@ def test_a_draw_is_repeated_a_few_times_and_how_many_it_found_is_told(
     assert [len(texts(path / "samples.jsonl")) for path in draws] == [found] * 4 and card(run)
 
 
-def test_plain_draws_are_repeated_for_words_that_no_sample_says(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_words_that_no_sample_says_are_drawn_for_once_and_that_is_told_before(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert draw(run, "--system", "one_stage", "--words", "rental,car", "--num", "1") == 0
-    assert " 0 of 1 that were asked for" in capsys.readouterr().out
-    assert len([*(run / "one_stage/draws").iterdir()]) == 4 and card(run)
+    told = capsys.readouterr().out
+    assert "0 of the run's 12 samples say rental and car" in told and "12 in all at most" in told
+    assert " 0 of 1 that were asked for" in told
+    assert len([*(run / "one_stage/draws").iterdir()]) == 1 and card(run)
     assert "rental" not in read_html(run / "report.html").words
+
+
+@pytest.mark.parametrize(("num_saying", "num"), [(1, 40), (50, 40), (500, 40), (1, 5000), (0, 40), (0, 3000)])
+def test_draws_for_words_stop_at_ten_texts_for_each_sample_of_the_run(
+    tmp_path: Path, num_saying: int, num: int
+) -> None:
+    lines = ["my esim"] * num_saying + ["hello"] * (1000 - num_saying)
+    (tmp_path / "samples.jsonl").write_text("".join(f"{json.dumps({'utterance': line})}\n" for line in lines))
+    rare = oversampling.for_words(tmp_path / "samples.jsonl", ["esim"], num)
+    assert (rare.found, rare.num_samples) == (num_saying, 1000) and rare.oversample >= 1 <= rare.most_draws
+    most = num * rare.oversample * rare.most_draws
+    assert most <= (10_000 if num_saying else max(num, 1040))
+    assert num_saying == 0 or num == 5000 or num * rare.oversample * min(4, rare.most_draws) >= min(9_000, num)
 
 
 @pytest.mark.parametrize(
