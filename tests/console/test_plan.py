@@ -83,8 +83,10 @@ def test_the_table_compares_accountants_and_questions_a_large_delta(capsys):
     ],
 )
 def test_what_cannot_be_planned_is_one_line(capsys, extra, words):
+    place = CALL.index(extra[0]) if extra[0] in CALL else len(CALL)
+    call = [*CALL[:place], *extra, *CALL[place + 2 :]]  # in place of the usual value
     with pytest.raises(UserError, match=words) as error:
-        run(capsys, *extra)
+        run(capsys, call=call)
     assert "\n" not in str(error.value)
 
 
