@@ -123,7 +123,8 @@ def call(function: Callable[..., int | None], words: list[str], prog: str) -> in
                 raise UserError(f"{head} has no value: give {head}=VALUE")
             value = value if equals else words.pop(place + 1)
             words[place] = f"{fields[name.split('.')[0]]}={name}={value}"
-    _refuse_twice(parser, words)
+    if fields:
+        _refuse_twice(parser, words)
     values = vars(parser.instantiate(parser.parse_args(words)))
     parameters = inspect.signature(function).parameters.values()
     positional = [values[p.name] for p in parameters if p.kind is not p.KEYWORD_ONLY]
@@ -131,7 +132,8 @@ def call(function: Callable[..., int | None], words: list[str], prog: str) -> in
 
 
 def _refuse_twice(parser: CommandParser, words: list[str]) -> None:
-    """Refuse an option that is given twice and takes one value, of which argparse would take the last in silence.
+    """Refuse an option that is given twice and takes one value, of which argparse would take the last in silence: where
+    a command takes fields of an experiment, such as its ε.
 
     Raises:
         UserError: There is one.
