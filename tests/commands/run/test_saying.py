@@ -35,10 +35,11 @@ def test_samples_that_say_all_of_the_words_are_kept_in_their_order(samples: Path
 
 
 def test_as_many_texts_are_drawn_as_the_samples_of_the_run_promise(samples: Path) -> None:
-    assert for_words(samples, ["rental", "car"]) == 4  # 1.3 times 5/2
-    assert for_words(samples, ["dentist"]) == 200
+    told = for_words(samples, ["rental", "car"], num=10)
+    assert (told.found, told.num_samples, told.oversample, told.most_draws) == (2, 5, 4, 1)  # 1.3 times 5/2
+    assert for_words(samples, ["dentist"], num=2).oversample == 3, "as many as the run has, once"
     with pytest.raises(UserError, match=r"--words has 'rental car': .*rental,car"):
-        for_words(samples, ["rental car"])
+        for_words(samples, ["rental car"], num=10)
 
 
 @pytest.mark.parametrize("name", ["one_stage", "two_stage"])

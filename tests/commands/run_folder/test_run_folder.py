@@ -36,7 +36,7 @@ def test_a_new_run_is_read_from_its_experiment(tmp_path: Path) -> None:
 
 
 def test_settings_of_training_differ_where_the_experiments_do_and_not_by_the_seed(tmp_path: Path) -> None:
-    experiment = load(shipped("quickstart"))
+    experiment = load(shipped("quickstart"), {"model.optimizer.lr": 0.001})
     changes: dict[str, dict[str, Any]] = {
         "same": {"seed": 9, "commit": ["x"], "systems": ["two_stage"]},
         "elsewhere": {"data": {**experiment.data, "train_path": "/elsewhere"}},  # the fingerprint tells data apart

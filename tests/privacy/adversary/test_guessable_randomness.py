@@ -35,7 +35,7 @@ def words(message: str, num: int) -> np.ndarray:
 
 
 def private_step(seed: int | None) -> PrivateStep:
-    spec = cast(DPPlan, SimpleNamespace(max_grad_norm=1.0, noise_multiplier=1.0, expected_batch_size=4))
+    spec = cast(DPPlan, SimpleNamespace(max_grad_norm=1.0, noise_multiplier=1.0, expected_batch_size=4, bands=1))
     return PrivateStep(nn.Linear(2, 2), spec, seed=seed)
 
 

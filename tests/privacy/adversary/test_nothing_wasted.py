@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -42,7 +43,8 @@ def train(
     keeper = ModelCheckpoint(folder / "checkpoints", "{step}", every_n_epochs=1, save_last="link")
     callbacks = [keeper, Preemption(every_n_minutes=every_n_minutes), privacy(folder), *extra]
     options: dict[str, Any] = {"max_epochs": max_epochs, "ckpt_path": last_checkpoint(folder)}
-    model, data = UtteranceLM(base_model=tiny_model), data_module(corpus)
+    adamw = partial(torch.optim.AdamW, lr=2e-3)  # whose checkpoints are as large as is reckoned with
+    model, data = UtteranceLM(base_model=tiny_model, optimizer=adamw), data_module(corpus)
     assert fit(folder, model, data, callbacks, enable_checkpointing=True, **options).state.finished
     return folder / "checkpoints" / "last.ckpt"
 
