@@ -22,6 +22,21 @@ def sgd(params: Any) -> torch.optim.Optimizer:
     return torch.optim.SGD(params, lr=0.5)
 
 
+class Crash(Exception):
+    """The process ends here."""
+
+
+class CrashAt(Callback):
+    """Ends a training before the batch of a step, counted from 0."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
+        if trainer.global_step == self.step:
+            raise Crash("crash")
+
+
 def privacy(folder: Path, **kwargs: Any) -> DifferentialPrivacy:
     settings = {"target_epsilon": 8.0, "max_grad_norm": 0.1, "accountant": "rdp", "seed": 5, "stage": "fit"}
     settings["ledger_path"] = str(folder / "ledger.jsonl")

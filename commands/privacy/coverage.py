@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -178,10 +177,17 @@ def _together(runs: Mapping[Path, Sequence[Mapping[str, Any]]]) -> str:
     if len({own["unit"] for own in paid}) > 1:
         return f"{who}, and no ε holds for all of them, for they protect different units."
     delta, accountants = min(own["delta"] for own in paid), {own["accountant"] for own in paid}
-    steps = [max(own["planned_steps"], own["done_steps"]) for own in paid]
-    planned = [Mechanism(m["sample_rate"], m["noise_multiplier"], num) for m, num in zip(paid, steps, strict=True)]
-    epsilon = compute_epsilon(planned, delta, accountants.pop() if len(accountants) == 1 else "pld")
+    epsilon = compute_epsilon(_planned(paid), delta, accountants.pop() if len(accountants) == 1 else "pld")
     return f"{who}: released together, they come to ε = {epsilon:.4g} at δ = {delta:.3g}, all planned steps counted."
+
+
+def _planned(mechanisms: Iterable[Mapping[str, Any]]) -> list[Mechanism]:
+    """Mechanisms that have begun, with all of their planned steps."""
+    return [
+        Mechanism(own["sample_rate"], own["noise_multiplier"], max(own["planned_steps"], own["done_steps"]))
+        for own in mechanisms
+        if own["done_steps"]
+    ]
 
 
 def of_runs(folder: Path) -> str | None:
@@ -199,8 +205,6 @@ def of_runs(folder: Path) -> str | None:
     lines = [f"{path.relative_to(folder)}: {summary['statement']}" for path, summary in summaries.items()]
     delta = min(m["delta"] for m in mechanisms)
     spent = [Mechanism(m["sample_rate"], m["noise_multiplier"], m["done_steps"]) for m in mechanisms]
-    steps = [max(m["done_steps"], m["planned_steps"]) for m in mechanisms]
-    whole = [replace(own, steps=num) for own, num in zip(spent, steps, strict=True) if own.steps]
-    epsilon, so_far = compute_epsilon(whole, delta), compute_epsilon(spent, delta)
+    epsilon, so_far = compute_epsilon(_planned(mechanisms), delta), compute_epsilon(spent, delta)
     text = f"All {len(summaries)} runs together, on the same people: epsilon = {epsilon:.4g} at delta = {delta:.3g}"
     return "\n".join([*lines, f"{text}, by the pld accountant; spent so far: epsilon = {so_far:.4g}."])

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from commands.privacy.histogram import read_labels
 from commands.run_folder.manifest import Manifest
 from commands.run_folder.stage_config import StageConfig
+from commands.run_folder.steps import SHARES
 from datamodules.reading.attribute_codes import codes_of
 from datamodules.reading.columns import Columns
 from datamodules.reading.example import Field
@@ -70,8 +71,6 @@ _FOUR_BITS = (
     '`quantization_config=BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="{kind}")` of transformers packs '
     "it as in training."
 )
-#: What `resample` leaves beside a stage whose samples it draws.
-_SHARES = "marginals.json"
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ class Prompting:
         given = _sampled(run, str(stage_dir.relative_to(run))) or config.model.get("sampling") or {}
         known = {field.name for field in dataclasses.fields(SamplingArguments)}
         arguments = SamplingArguments(**{name: value for name, value in given.items() if name in known})
-        return cls(source, target, example, arguments, (stage_dir / _SHARES).is_file())
+        return cls(source, target, example, arguments, (stage_dir / SHARES).is_file())
 
     def generation_config(self, text_format: TextFormat) -> GenerationConfig:
         """Return the settings for ``generate``, which otherwise has defaults of its own."""

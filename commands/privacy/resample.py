@@ -12,6 +12,7 @@ from commands.privacy.feature_extractors import ClustersOf, FeatureExtractor, Pa
 from commands.privacy.histogram import read_shares, release
 from commands.run_folder.private_files import learnt_from, of_runs
 from commands.run_folder.stage_config import StageConfig
+from commands.run_folder.steps import SHARES
 from datamodules.guards.overlap import refuse_private
 from datamodules.reading.columns import ReferenceColumns
 from datamodules.reading.example import Example
@@ -97,7 +98,7 @@ def resample(
             raise UserError(f"{stage_dir} has no codebook.jsonl, by which its topics were told: restore the file")
         extractor = of(codebook, number, texts, columns, encoder, 1 if seed is None else seed)
     kept, num_pool = _read(pool, extractor)
-    path = shares or stage_dir / "marginals.json"
+    path = shares or stage_dir / SHARES
     if shares is None:
         _count(stage_dir, path, extractor, [read for _, read in kept], exact)
     released = read_shares(path)

@@ -8,6 +8,7 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ def keep_best(
     asked = [] if prompts is None else [line for _, line in read_json_lines(prompts)]
     field = "utterance" if prompts is None else "label" if any("label" in line for line in asked) else "parse"
     _check_options(field, dict(locals()))
-    of_reference = reference_columns(columns)
+    of_reference = reference_columns(replace(columns, attributes=None))  # of which the texts alone are read
     public = [("--reference", reference, of_reference), *learnt_from("--parser", parser)]
     refuse_private(public, of_runs(*(path for path in (candidates, prompts, out) if path), if_private=True))
     wanted = [str(line.get(field)) for line in asked]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from commands.privacy.histogram import read_shares
+from commands.run_folder.steps import SHARES
 from commands.run_folder.systems import System
 from doppel.errors import UserError
 from doppel.files import read_json_lines
@@ -21,7 +22,7 @@ _TIMES_OWN = 10
 
 def for_topic(run: Path, system: System, topic: str) -> int:
     """Return how many texts to draw for one of a topic, by its released share."""
-    told = read_shares(run / system.scope / "one_stage" / "marginals.json")
+    told = read_shares(run / system.scope / "one_stage" / SHARES)
     share = (told["sums"] or {}).get(topic, 0.0) / told["num_units"]
     return min(_MOST, math.ceil(_MARGIN / share)) if share > 0 else _MOST
 

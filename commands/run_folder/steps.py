@@ -20,6 +20,8 @@ ANNOTATED = "data/private_annotated.jsonl"
 GIVEN = "data/private_rows.jsonl"
 #: Trees of the public reference, of whose names a model of trees writes, in the run folder.
 PUBLIC_TREES = "public_trees.jsonl"
+#: Shares of private requests that are released beside a training, in its folder.
+SHARES = "marginals.json"
 Role = Literal[
     "checkpoint", "prompts", "pool", "candidates", "release", "more", "examples", "metrics", "private", "data", "report"
 ]

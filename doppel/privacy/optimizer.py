@@ -40,8 +40,12 @@ class DPAdam(AdamW):
         self._noise_scale: float | None = None
 
     def bind(self, noise_scale: float) -> None:
-        """Take the standard deviation of independent noise on a mean gradient, σC/B: ``DPPlan.noise_scale``."""
-        self._noise_scale = noise_scale
+        """Take the standard deviation of independent noise on a mean gradient, σC/B: ``DPPlan.noise_scale``.
+
+        A training whose state is AdamW's, which an older version began, goes on as it was begun.
+        """
+        if not any("exp_avg_sq" in state for state in self.state.values()):
+            self._noise_scale = noise_scale
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Restore m alone, too: Adam's own way asks for a number of steps."""

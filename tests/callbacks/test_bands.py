@@ -11,7 +11,7 @@ import pytest
 import torch
 from lightning.pytorch import LightningDataModule, Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
-from private_training import data_module, fit, privacy, sgd, weights
+from private_training import Crash, CrashAt, data_module, fit, privacy, sgd, weights
 from signals import SignalAt
 
 from callbacks import preemption
@@ -84,25 +84,12 @@ def test_a_round_is_paid_with_its_first_step_and_draws_a_unit_once(
     assert all(list(state) == ["exp_avg"] for state in states) and len(states) > 0
 
 
-class _Crash(Exception):
-    """The process ends here."""
-
-
-class CrashAt(Callback):
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
-        if trainer.global_step == self.step:
-            raise _Crash
-
-
 @pytest.mark.parametrize("stop", [6, pytest.param(9, marks=pytest.mark.slow)])
 def test_a_resumed_training_begins_a_segment_and_what_it_pays_is_never_less_than_what_it_takes(
     tmp_path: Path, tiny_model: str, corpus: str, stop: int
 ) -> None:
     """It goes on from the checkpoint of step 5: one round of three is left, or none, which ends the training early."""
-    with pytest.raises(_Crash):
+    with pytest.raises(Crash):
         train(tmp_path, tiny_model, data_module(corpus), CrashAt(stop))
     before = rounds(tmp_path)
     assert before == -(-stop // BANDS)

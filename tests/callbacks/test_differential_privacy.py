@@ -17,7 +17,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins.precision import MixedPrecision
 from lightning.pytorch.strategies import DDPStrategy
-from private_training import STEP_6, data_module, fit, privacy, sgd, weights
+from private_training import STEP_6, Crash, CrashAt, data_module, fit, privacy, sgd, weights
 
 from callbacks.differential_privacy import PrivateTrainingError
 from callbacks.requirements import refusals
@@ -117,25 +117,10 @@ def test_a_batch_size_that_follows_from_the_units_is_the_one_sampled_accounted_a
     assert (ours["batch_size"], ours["num_units"], ours["done_steps"]) == (3, 60, 20)
     assert ours["sample_rate"] == samplers[-1].sample_rate == theirs["sample_rate"] == 3 / 60
     assert ours["noise_multiplier"] == theirs["noise_multiplier"] and torch.equal(given, derived)
-    with pytest.raises(_Crash):
-        run("broken", None, [_StopAt(6)])
+    with pytest.raises(Crash):
+        run("broken", None, [CrashAt(6)])
     resumed, gone_on = run("broken", None, [], str(tmp_path / "broken" / "step=6.ckpt"))
     assert torch.equal(resumed, given) and gone_on["sample_rate"] == 3 / 60
-
-
-class _Crash(Exception):
-    """The process ends here."""
-
-
-class _StopAt(Callback):
-    """Ends training abruptly before the batch of a step, as a crash does."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_train_batch_start(self, trainer: Trainer, *args: Any) -> None:
-        if trainer.global_step == self.step:
-            raise _Crash
 
 
 def _checkpoints(folder: Path) -> ModelCheckpoint:
@@ -158,8 +143,8 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path: Path, tiny_model
 
     whole, whole_trainer, _ = run(tmp_path / "whole", [])
     broken = tmp_path / "broken"
-    with pytest.raises(_Crash):
-        run(broken, [_StopAt(3)])
+    with pytest.raises(Crash):
+        run(broken, [CrashAt(3)])
     resumed, resumed_trainer, _ = run(broken, [], str(broken / "step=3.ckpt"))
     assert resumed_trainer.global_step == whole_trainer.global_step == 10
     assert torch.equal(weights(resumed), weights(whole))
@@ -176,8 +161,8 @@ def test_a_run_that_goes_on_from_the_end_of_an_epoch_takes_every_step(
         model, data = UtteranceLM(base_model=tiny_model), data_module(corpus)
         return fit(tmp_path, model, data, callbacks, max_epochs=3, enable_checkpointing=True, ckpt_path=ckpt_path)
 
-    with pytest.raises(_Crash):
-        run([_StopAt(7)])
+    with pytest.raises(Crash):
+        run([CrashAt(7)])
     trainer = run([], str(tmp_path / "step=5.ckpt"))
     assert Ledger(tmp_path / "ledger.jsonl").summary()["mechanisms"][0]["done_steps"] == 15
     assert trainer.global_step == 15 - 2  # the steps that were lost stay spent
@@ -189,8 +174,8 @@ def test_rolled_back_steps_stay_spent(tmp_path: Path, tiny_model: str, corpus: s
         callbacks = [*extra, privacy(tmp_path), _checkpoints(tmp_path)]
         return fit(tmp_path, model, data_module(corpus), callbacks, enable_checkpointing=True, ckpt_path=ckpt_path)
 
-    with pytest.raises(_Crash):
-        run([_StopAt(5)])
+    with pytest.raises(Crash):
+        run([CrashAt(5)])
     trainer = run([], str(tmp_path / "step=3.ckpt"))
     ledger = Ledger(tmp_path / "ledger.jsonl")
     done = ledger.summary()["mechanisms"][0]["done_steps"]
@@ -209,8 +194,8 @@ def test_training_ends_with_the_budget_and_no_callback_prolongs_it(
         return fit(folder, UtteranceLM(base_model=tiny_model), data_module(corpus), [*extra, privacy(folder)])
 
     for folder in (tmp_path / "as it is", tmp_path / "longer"):
-        with pytest.raises(_Crash):
-            run(folder, [_StopAt(5)])
+        with pytest.raises(Crash):
+            run(folder, [CrashAt(5)])
     ledger = Ledger(tmp_path / "as it is" / "ledger.jsonl")
     room = ledger.remaining("default/fit")
     assert run(tmp_path / "as it is", []).global_step == room < 10
@@ -228,8 +213,8 @@ def test_a_training_that_lost_steps_leaves_room_for_the_histogram_of_its_plan(
         callbacks = [*extra, privacy(tmp_path, delta=1e-3, histogram_noise_multiplier=0.7)]
         return fit(tmp_path, UtteranceLM(base_model=tiny_model), data_module(corpus), callbacks)
 
-    with pytest.raises(_Crash):
-        run(_StopAt(5))
+    with pytest.raises(Crash):
+        run(CrashAt(5))
     ledger = Ledger(tmp_path / "ledger.jsonl")
     everything = ledger.remaining("default/fit")
     steps = run().global_step

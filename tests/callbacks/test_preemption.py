@@ -67,7 +67,7 @@ def train(
     """A run with dropout, as ``configs/trainer.yaml`` sets it up, under the test seeds."""
     seed_everything(7)
     torch.rand(torch.seed() % 100)  # whatever was drawn before does not matter
-    model = UtteranceLM(base_model=tiny_model, dropout=0.3)  # AdamW: its state must survive too
+    model = UtteranceLM(base_model=tiny_model, dropout=0.3)  # the optimiser's state must survive too
     keeper = ModelCheckpoint(
         folder / "checkpoints", "{step}", every_n_epochs=1, save_last="link", enable_version_counter=False
     )

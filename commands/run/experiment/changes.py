@@ -135,7 +135,8 @@ def _cause(found: Sequence[Change], old: Step, new: Step) -> Change:
 
 def _refusal(run: Path, change: Change, step: Step, is_queued: bool) -> UserError:
     was, now = change.told
-    ways = "restore it, or give another RUN_DIR, which spends on top of what this run has spent"
+    as_before = f"restore it (python cli.py run {run}/experiment.yaml {run} goes on as it was started)"
+    ways = f"{as_before}, or give another RUN_DIR, which spends on top of what this run has spent"
     if is_queued:
         ways = "restore it, or cancel its job first (squeue --me shows it)"
     elif change.binds == "samples":

@@ -12,7 +12,7 @@ import dataclasses
 from commands.privacy.release_settings import Attributes, Topics
 from commands.run.steps.context import StepContext, file_of
 from commands.run.steps.trainings import Shares, files_of
-from commands.run_folder.steps import File, InputFile, Role, Step
+from commands.run_folder.steps import SHARES, File, InputFile, Role, Step
 from commands.run_folder.systems import System
 from doppel.settings.yaml_files import Settings
 
@@ -67,16 +67,17 @@ def resample(context: StepContext, system: System, stage: str, shares: Shares, t
     role: Role = "prompts" if shares.draws_trees else context.role
     pool, writes = context.at("pool.jsonl"), context.at("trees.jsonl" if shares.draws_trees else "samples.jsonl")
     made = [file_of(system, writes, role), file_of(system, f"{writes}.resampling.json", "metrics")]
-    released = [_shares(context, f"{folder}/marginals.json", system)]
+    released = [_shares(context, f"{folder}/{SHARES}", system)]
     if isinstance(shares, Topics) or shares.of == "votes":
         released.append(file_of(system, f"{folder}/codebook.jsonl", "data"))
     train = training.train_file if training is not None and context.draw == 1 else None
     releases = train is not None
     files = {"pool": context.folder / pool, "out": context.folder / writes}
-    told = {"shares": context.folder / folder / "marginals.json", "only": context.wanted.only}
+    told = {"shares": context.folder / folder / SHARES, "only": context.wanted.only}
     again = told if context.draw > 1 else {}
     options |= {"num_samples": experiment.num_samples, **again, "seed": experiment.seed}
-    fluent = context.reference if experiment.fluent and not shares.draws_trees else None
+    is_fluent = experiment.fluent and not shares.draws_trees and context.wanted.only is None
+    fluent = context.reference if is_fluent else None
     options |= {} if fluent is None else {"fluent": fluent.path}
     return context.step(
         "resample",

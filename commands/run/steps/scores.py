@@ -30,7 +30,7 @@ def keep_best(context: StepContext, system: System, prompts: str | None) -> Step
         "reference": reference and reference.path,
         "label_words": (experiment.label_words or None) if prompts and not system.has_trees else None,
         "seed": experiment.seed,
-        "columns": context.columns if reference else of_codes,
+        "columns": {**((context.columns if reference else None) or {}), **(of_codes or {})} or None,
     }
     return context.step(
         "choose",

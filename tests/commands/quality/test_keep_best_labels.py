@@ -14,6 +14,7 @@ from run_folders import end_step, work_of
 
 from commands.lightning import given_models
 from commands.privacy import feature_extractors
+from commands.quality import keep_best as keep_best_module
 from commands.quality.keep_best import best, keep_best, probabilities
 from commands.quality.run_numbers import sampling
 from commands.run.experiment.experiment import load
@@ -72,13 +73,20 @@ def test_texts_that_say_every_label_are_kept_in_the_order_of_the_codes(tmp_path:
     assert told["label_words"] == STARS
 
 
-def test_a_number_of_words_is_counted_and_what_is_of_a_tree_is_not_asked_for(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_fluent", [False, True])
+def test_a_number_of_words_is_counted_and_what_is_of_a_tree_is_not_asked_for(
+    is_fluent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where fluent texts are preferred: of the reference the texts alone are read, not its attributes."""
+    monkeypatch.setattr(keep_best_module, "places_of", lambda texts, _: [0.1] * len(texts))
+    (tmp_path / "people.txt").write_text("a bar\nan inn\n")
     schema = tmp_path / "schema.yaml"
     schema.write_text("kind: [inn, bar]\nwords: {made: words, bins: [4]}\nact: {made: function, values: [Ask]}\n")
     short, long = (f"Kind: inn | Words: {words} | Act: Ask" for words in ("under 4", "4 or more"))
     bar, texts = short.replace("inn", "bar"), ["a bar", "an inn", "my bar by the sea", "an inn by the sea"]
     drawn = [(text, code) for code in (short, long, bar) for text in texts]
     words = given(tmp_path, [long, short, bar], drawn)
+    words += ["--reference", str(tmp_path / "people.txt")] if is_fluent else []
     call(keep_best, [*words, "--columns.attributes", str(schema)], "keep-best")
     kept = [json.loads(line)["utterance"] for line in (tmp_path / "synthetic.jsonl").read_bytes().splitlines()]
     assert kept == ["an inn by the sea", "an inn", "a bar"]

@@ -71,7 +71,11 @@ def outcome(path: Path, run: Path, finished: Path, key: str, value: Any) -> str:
     try:
         plan = goes_on(path, run, {key: value})
     except UserError as error:
-        found = re.search(r"was started with (\S+?)=.*, now (\S+?)=.* is asked.*: .*restore it", str(error), re.DOTALL)
+        found = re.search(
+            r"was started with (\S+?)=.*, now (\S+?)=.* is asked.*: .*restore it \(.*/experiment.yaml \S+ goes on",
+            str(error),
+            re.DOTALL,
+        )
         assert found is not None and found[1] == found[2], error
         assert f"{found[1]}.".startswith(f"{key}.") or f"{key}.".startswith(f"{found[1]}."), error
         return "refused"

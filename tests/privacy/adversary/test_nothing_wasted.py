@@ -18,7 +18,7 @@ import pytest
 import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
-from private_training import data_module, fit, privacy
+from private_training import Crash, CrashAt, data_module, fit, privacy
 from signals import SignalAt
 
 import cli
@@ -57,17 +57,6 @@ def steps_of(folder: Path) -> int:
     return int(torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["global_step"])
 
 
-class CrashAt(Callback):
-    """Dies in a step, counted from 0."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
-        if trainer.global_step == self.step:
-            raise RuntimeError("crash")
-
-
 @contextmanager
 def files_of_at_most(size: int) -> Iterator[None]:
     """No process can write more into a file, as on a disk that is full."""
@@ -89,7 +78,7 @@ def test_ctrl_c_saves_at_the_end_of_the_step(tmp_path: Path, tiny_model: str, co
 def test_a_crash_costs_no_more_than_the_steps_since_the_last_checkpoint_that_was_asked_for(
     tmp_path: Path, tiny_model: str, corpus: str
 ) -> None:
-    with pytest.raises(RuntimeError, match="crash"):
+    with pytest.raises(Crash, match="crash"):
         train(tmp_path, tiny_model, corpus, CrashAt(4), every_n_minutes=0)
     assert steps_of(tmp_path) == 4
 
@@ -103,7 +92,7 @@ def test_a_training_of_slow_steps_saves_within_an_epoch(
 
     now = [0.0]
     monkeypatch.setattr(preemption, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    with pytest.raises(RuntimeError, match="crash"):
+    with pytest.raises(Crash, match="crash"):
         train(tmp_path, tiny_model, corpus, SixMinutesAStep(), CrashAt(3), max_epochs=16)
     assert steps_of(tmp_path) == 2, "of ten minutes by default; the epoch has five steps, a twentieth of all has four"
 
@@ -112,7 +101,7 @@ def test_a_training_of_slow_steps_saves_within_an_epoch(
 def test_a_crash_costs_at_most_a_twentieth_of_the_steps(
     tmp_path: Path, tiny_model: str, corpus: str, crash: int, kept: int
 ) -> None:
-    with pytest.raises(RuntimeError, match="crash"):
+    with pytest.raises(Crash, match="crash"):
         train(tmp_path, tiny_model, corpus, CrashAt(crash), max_epochs=16)
     assert (steps_of(tmp_path) if kept else 0) == kept and done_steps(tmp_path) == crash + 1
     assert last_checkpoint(tmp_path) is not None or not kept
@@ -228,7 +217,7 @@ def test_a_crash_after_the_last_paid_step_ends_the_training_as_finished(
     tmp_path: Path, tiny_model: str, corpus: str, left: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Ten of ten steps are paid, nine are kept; and Lightning has a moment without the link that it sets anew."""
-    with pytest.raises(RuntimeError, match="crash"):
+    with pytest.raises(Crash, match="crash"):
         train(tmp_path, tiny_model, corpus, CrashAt(9))
     last = tmp_path / "checkpoints" / "last.ckpt"
     if left != "last":
