@@ -15,6 +15,7 @@ TASKS = {
     "Tables of docs/results/details.md": {
         "evolution": "studies.tables.evolution:main",
         "metadata": "studies.tables.metadata:main",
+        "optimizers": "studies.tables.optimizers:main",
         "tree-names": "studies.tables.tree_names:main",
     },
 }
