@@ -5,7 +5,10 @@ norm 1 (Choquette-Choo et al., 2023, *(Amplified) banded matrix factorization*, 
 independent noise. What the coefficients are decides how much noise the weights get and nothing of what is promised,
 which norm 1 and the spacing of a unit's steps give: see :class:`~doppel.privacy.plan.DPPlan`.
 
-The optimiser is m ← μ m + (1 - μ) g, w ← w - η m, and the error that of w over all steps, at a constant η.
+The optimiser is m ← μ m + (1 - μ) g, w ← w - η m, and the error that of w over all steps, at a constant η and μ = .9.
+Other schedules and momenta have no coefficients of their own, since they would gain next to nothing: at 59 steps and
+8 or 16 bands those of a constant rate lose at most .7 % of RMSE where it falls linearly or by a cosine to 0, with a
+warm-up or without, .3 % at μ = .95, and 1 and 4 % at μ = .5; at 300 steps .1 %.
 """
 
 from __future__ import annotations

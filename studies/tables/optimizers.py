@@ -26,6 +26,7 @@ import numpy as np
 import pandas as pd
 import torch
 import yaml
+from scipy.signal import lfilter
 
 from benchmarks._harness import machine
 from commands.run.execution.code_copy import version
@@ -35,7 +36,7 @@ from datamodules.batches.encoded import encode_examples
 from datamodules.reading.example import Example
 from datamodules.reading.examples import read_examples
 from doppel.files import write_text
-from doppel.privacy.bands import coefficients, rmse
+from doppel.privacy.bands import coefficients, relative_rmse
 from doppel.privacy.optimizer import DPAdam
 from doppel.privacy.spec import PrivacyArguments
 from lightning_modules.causal_lm import UtteranceLM
@@ -157,32 +158,26 @@ def cells() -> list[Cell]:
     return [*found, Cell(dp, 9.6e-3, 1, lora=True), Cell(dp, 9.6e-3, 16, lora=True), Cell(dp, 19.2e-3, 8, lora=True)]
 
 
-def own_noise(cell: Cell) -> float:
-    """Standard deviation of a step's noise over that of independent noise."""
-    plan = PrivacyArguments(
+def noise_multipliers(cell: Cell) -> tuple[float, float]:
+    """σ of the cell, and that of independent noise at the same ε."""
+    arguments = PrivacyArguments(
         target_epsilon=EPSILON, max_grad_norm=cell.max_grad_norm, epochs=[EPOCHS], bands=cell.bands
-    ).plan(cell.units, BATCH_SIZE, [EPOCHS], "utterance", 1)
-    if cell.bands == 1:
-        return 1.0
-    row = coefficients(cell.bands, cell.steps)
-    inverse = np.eye(1, cell.steps)[0]
-    for step in range(cell.steps):
-        inverse[step] = (
-            float(step == 0) - sum(c * inverse[step - k] for k, c in enumerate(row) if 0 < k <= step)
-        ) / row[0]
-    independent = plan.independent_noise_multiplier or plan.noise_multiplier
-    return plan.noise_multiplier / independent * float(np.sqrt((inverse**2).sum()))
+    )
+    plan = arguments.plan(cell.units, BATCH_SIZE, [EPOCHS], "utterance", 1)
+    return plan.noise_multiplier, plan.independent_noise_multiplier or plan.noise_multiplier
+
+
+def own_noise(cell: Cell) -> float:
+    """Standard deviation of the noise of a step of its own over that of independent noise."""
+    own, independent = noise_multipliers(cell)
+    inverse = lfilter([1.0], list(coefficients(cell.bands, cell.steps)), np.eye(1, cell.steps)[0])
+    return own / independent * float(np.sqrt((inverse**2).sum()))
 
 
 def weights_noise(cell: Cell) -> float:
     """The noise of the weights over that of independent noise, as ``plan --bands`` tells it."""
-    plan = PrivacyArguments(
-        target_epsilon=EPSILON, max_grad_norm=cell.max_grad_norm, epochs=[EPOCHS], bands=cell.bands
-    ).plan(cell.units, BATCH_SIZE, [EPOCHS], "utterance", 1)
-    if cell.bands == 1:
-        return 1.0
-    ratio = rmse(coefficients(cell.bands, cell.steps), cell.steps) / rmse((1.0,), cell.steps)
-    return plan.noise_multiplier / float(plan.independent_noise_multiplier or plan.noise_multiplier) * ratio
+    own, independent = noise_multipliers(cell)
+    return own / independent * relative_rmse([coefficients(cell.bands, cell.steps)], [cell.steps])
 
 
 # ------------------------------------------------------------------------------------------------ trainings
