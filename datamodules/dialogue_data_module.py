@@ -16,7 +16,7 @@ from datamodules.data_module import TrainingDataModule, check_limits
 from datamodules.guards.overlap import Named, Source, refuse_private
 from datamodules.guards.redaction import Redaction
 from datamodules.guards.selection import Selection
-from datamodules.reading.columns import Columns, check_unit, reference_columns
+from datamodules.reading.columns import Columns, check_unit, reference_columns, unit_of
 from datamodules.reading.example import Unit
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import expand_path, is_embedded
@@ -48,8 +48,9 @@ class DialogueDataModule(TrainingDataModule):
         val_path: Validation file, likewise; null for none.
         test_path: Test file, likewise; null for none.
         unit: What the guarantee protects: one ``utterance``, all rows of a ``dialogue``, or all of a ``user``, named by
-            the column ``unit``. Null: an utterance, for files without such a column or with one row for each name;
-            others are refused until this is given. Public files are read as utterances.
+            the column ``unit``. Null: an utterance (of ``columns.messages`` a dialogue, or the user that
+            ``columns.unit`` names), for files without such a column or with one row for each name; others are refused
+            until this is given. Public files are read as utterances.
         batch_size: Expected number of units in a logical batch, B, over all ranks. Null: a twentieth of the units, a
             function of their public number (:func:`~doppel.privacy.spec.usual_batch_size`).
         max_tokens_per_micro_batch: Token budget of a micro-batch: rows times padded length.
@@ -123,7 +124,8 @@ class DialogueDataModule(TrainingDataModule):
         )
         path = expand_path(train_path)
         self.is_public = is_public or is_embedded(path)
-        self.unit: Unit = unit or "utterance"
+        named = Columns.from_config({"columns": columns})
+        self.unit: Unit = unit or "utterance" if self.is_public else unit_of(unit, named)
         self._given_batch_size, self._effort = batch_size, effort
         self.max_tokens_per_micro_batch = max_tokens_per_micro_batch
         self.max_units_per_micro_batch = max_units_per_micro_batch
@@ -137,7 +139,7 @@ class DialogueDataModule(TrainingDataModule):
         self.truncate = truncate
         selection = Selection(keep_function, shuffle_trees, keep_share, Redaction.from_config(redact))
         given = self.unit if self.is_public else unit
-        self.rows = TrainingRows(path, given, Columns.from_config({"columns": columns}), selection, unit_names)
+        self.rows = TrainingRows(path, given, named, selection, unit_names)
         check_unit(unit, self.rows.columns)
         self._turns: EncodedExamples | None = None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from datamodules.guards.selection import Selection
-from datamodules.reading.columns import Columns
+from datamodules.reading.columns import Columns, unit_of
 from datamodules.reading.example import Example, Field, Unit
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import content_digest, expand_path
@@ -34,11 +34,12 @@ class TrainingRows:
 
     @classmethod
     def from_config(cls, init_args: Mapping[str, Any]) -> TrainingRows:
-        """Read the training rows of a data module's configuration; a unit that is not given is an utterance."""
-        unit: Unit = init_args.get("unit") or "utterance"
+        """Read the training rows of a data module's configuration; a unit that is not given is that of its columns."""
+        columns = Columns.from_config(init_args)
+        unit = unit_of(init_args.get("unit"), columns)
         path = expand_path(init_args["train_path"])
         selection = Selection.from_config(init_args)
-        return cls(path, unit, Columns.from_config(init_args), selection, init_args.get("unit_names"))
+        return cls(path, unit, columns, selection, init_args.get("unit_names"))
 
     @property
     def fingerprint(self) -> str:
@@ -52,7 +53,7 @@ class TrainingRows:
             DataError: The file cannot be used, or nothing of it is selected.
         """
         examples = read_examples(self.path, self.unit, needs=needs, columns=self.columns, unit_names=self.unit_names)
-        return self.selection.apply(examples, self.path, self.unit or "utterance")
+        return self.selection.apply(examples, self.path, unit_of(self.unit, self.columns))
 
 
 def first_units(rows: Sequence[Example], limit: int | None) -> list[Example]:

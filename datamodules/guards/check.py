@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
-from datamodules.reading.columns import Columns
+from datamodules.reading.columns import Columns, unit_of
 from datamodules.reading.example import Example, Field, Unit
 from datamodules.reading.examples import place_examples
 from datamodules.reading.files import expand_path
@@ -69,7 +69,7 @@ def check(
     Raises:
         DataError: The file cannot be used; the message names the line.
     """
-    path = expand_path(path)
+    path, protected = expand_path(path), unit_of(unit, columns or Columns())
     places_of: dict[str, list[str]] = {"empty": [], "long": [], "unknown": []}
     num_turns, owner, units = 0, None, set[str]()
     for placed in place_examples(path, unit, needs=needs, columns=columns, unit_names=unit_names):
@@ -79,7 +79,7 @@ def check(
             continue
         num_turns += 1
         owner = owner or placed.owner
-        units.add(turn.unit if unit in ("dialogue", "user") else str(num_turns))
+        units.add(turn.unit if protected != "utterance" else str(num_turns))
         if is_over_long is not None and (is_public or not places_of["long"]) and is_over_long(turn):
             places_of["long"].append(placed.where)
         if labels is not None and turn.label is not None and turn.label not in labels:

@@ -12,6 +12,7 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, Self
 
+from datamodules.reading.example import Unit
 from doppel.errors import DataError
 
 #: What a column is called unless ``Columns`` says otherwise; the first that there is counts.
@@ -85,7 +86,8 @@ class Columns:
             return config
         known = {field.name for field in fields(cls)}
         if not isinstance(config, Mapping) or not config.keys() <= known:
-            raise DataError(f"data.columns is {config!r}: give names for {', '.join(sorted(known))}")
+            blank = ", with a blank behind each colon" if any(":" in str(name) for name in config) else ""
+            raise DataError(f"data.columns is {config!r}: give names for {', '.join(sorted(known))}{blank}")
         for name, value in config.items():
             values = value if name == "label" and isinstance(value, list) and value else [value]
             if not all(isinstance(v, str) for v in values) and value is not None:
@@ -161,13 +163,27 @@ def reference_columns(columns: Columns | None) -> ReferenceColumns | None:
     return None if columns is None else ReferenceColumns(**columns.as_dict())
 
 
-def check_unit(unit: str | None, columns: Columns) -> None:
+def unit_of(unit: Unit | None, columns: Columns) -> Unit:
+    """Return what is protected; where nobody has said it, an utterance, and of conversations a user whose column is
+    named, or else a conversation.
+
+    Whoever reads the file where nobody has said it refuses one in which this may be less than a person
+    (:func:`~datamodules.reading.examples.read_examples`).
+    """
+    if unit is not None:
+        return unit
+    if columns.messages is None:
+        return "utterance"
+    return "dialogue" if columns.unit is None else "user"
+
+
+def check_unit(unit: Unit | None, columns: Columns) -> None:
     """Refuse a column of units where a unit is one utterance: an ε for rows where one for people was meant.
 
     Raises:
         DataError: There is one.
     """
-    if columns.unit is not None and unit in (None, "utterance"):
+    if columns.unit is not None and unit_of(unit, columns) == "utterance":
         raise DataError(
             f"data.columns.unit is {columns.unit}, but data.unit is utterance, so that each row would be protected by "
             "itself: set data.unit=user (or dialogue), or leave columns.unit out"

@@ -19,17 +19,14 @@ TEXT, UNIT = "utterance", "unit"
 _USER, _PARTS = "user", ("text", "input_text")
 
 
-def user_turns(
-    records: Iterable[Record], messages: str, unit: Unit | None, unit_column: str | None
-) -> Iterator[Record]:
+def user_turns(records: Iterable[Record], messages: str, unit: Unit, unit_column: str | None) -> Iterator[Record]:
     """Yield a row for each message of a user, with the other columns of its conversation.
 
     Formal guarantees:
         A row is a function of its own conversation, which is a record: of one more or less, the rows of this one alone
         are more or less. Where no column names whose it is, a conversation is named by its content, and the next of
         equal ones by their number, so that all its rows are one unit, which no other line renames: ``keep_share``
-        chooses units by their names. Where nobody has said what a unit is, the file is refused; users cannot be told
-        without a column, and are never taken for conversations.
+        chooses units by their names. Users cannot be told without a column, and are never taken for conversations.
 
     Args:
         records: Of a file.

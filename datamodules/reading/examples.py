@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, get_args
 
 from datamodules.reading.attribute_codes import AttributeCodes, codes_in, refuse_missing
-from datamodules.reading.columns import Columns, Layout, ReferenceColumns, control_code, listed
+from datamodules.reading.columns import Columns, Layout, ReferenceColumns, control_code, listed, unit_of
 from datamodules.reading.conversations import user_turns
 from datamodules.reading.example import Example, Field, Placed, Unit, named_before, with_distinct_units
 from datamodules.reading.files import embedded_examples, is_embedded, state_of
@@ -58,8 +58,9 @@ def read_examples(
         path: A file or a folder in one of these forms, or an ``embedded:`` path.
         unit: ``"utterance"``: every turn is a unit of its own; ``"dialogue"``: all turns of a dialogue (or,
             in rows, all rows with the same ``unit``) are one; ``"user"``: all rows with the same
-            ``unit`` are one, which only rows can say. None: nobody has said, so an utterance, and a file where
-            several turns are of one dialogue, or of one name in a column that seems to say whose a row is, is refused.
+            ``unit`` are one, which only rows can say. None: nobody has said, so an utterance, or what
+            :func:`~datamodules.reading.columns.unit_of` says of conversations, and a file where several of them
+            are of one dialogue, or of one name in a column that seems to say whose a row is, is refused.
         with_trees: Whether rows are read with their trees; False neither needs nor checks any, and keeps rows without
             text, as for samples, which are what a model wrote.
         needs: Fields that every turn must have, such as ``parse`` for a model of trees.
@@ -77,7 +78,7 @@ def read_examples(
     turns = [row.turn for row in placed if row.turn is not None]
     if not turns:
         raise DataError(f"{path} holds no request: give a file with at least one")
-    return with_distinct_units(turns) if unit in (None, "utterance") else turns
+    return with_distinct_units(turns) if unit_of(unit, columns or Columns()) == "utterance" else turns
 
 
 def place_examples(
@@ -138,7 +139,7 @@ def _file_examples(
         names = {name: None for _, record in records for name in record}
     codes, columns = codes_in(columns, names), columns.in_file(names)
     if columns.messages is not None:
-        records = user_turns(records, columns.messages, unit, columns.unit)
+        records = user_turns(records, columns.messages, unit_of(unit, columns), columns.unit)
     reader = _Reader(path, unit, with_trees, needs, columns, codes, UnitNames(unit_names))
     for number, (where, record) in enumerate(records, 1):
         yield from reader.placed(record, where, number)
@@ -166,7 +167,8 @@ class _Reader:
         codes: AttributeCodes | None,
         names: UnitNames,
     ) -> None:
-        self.path, self.unit, self.with_trees, self.needs = path, unit, with_trees, needs
+        self.path, self.unit, self.with_trees, self.needs = path, unit_of(unit, columns), with_trees, needs
+        self.is_guess = unit is None and not (columns.messages is not None and self.unit == "user")  # who is named
         self.columns, self.codes, self.names = columns, codes, names
         self.reads_trees = with_trees or (codes is not None and codes.schema.needs_trees)
         self.reads_labels = codes is None or codes.schema.needs_label
@@ -188,7 +190,7 @@ class _Reader:
             if self.with_trees and not turn.utterance.strip():
                 yield Placed(where, None)
                 continue
-            if self.unit is None:
+            if self.is_guess:
                 self._refuse_again(record, layout, where)
             for field in self.needs:
                 if getattr(turn, field) is None:
@@ -222,7 +224,7 @@ class _Reader:
         label = _label({name: record.get(name) for name in layout.labels}, where) if self.reads_labels else None
         if self.codes is not None:
             label = self.codes.of_row(record, where, utterance, parse, label)
-        if self.unit in (None, "utterance"):  # every row is a unit of its own, whatever name it carries
+        if self.unit == "utterance":  # every row is a unit of its own, whatever name it carries
             owner = record.get(layout.unit)
             return Example(utterance, parse, str(number) if owner is None else f"{owner}/{number}", label)
         if layout.unit not in record:
@@ -296,18 +298,23 @@ class _Reader:
     def _refuse_again(self, record: dict[str, Any], layout: Layout, where: str) -> None:
         """Refuse a turn of whom, or of a dialogue of which, there was one before; nobody has said what is protected."""
         row = {"dialogue_id": where} | record if layout.is_dialogue else record
-        before = named_before(self._owners, layout.owners, row, where)
-        if before is None:
+        is_conversation = self.columns.messages is not None
+        owners = [name for name in layout.owners if not is_conversation or name != layout.unit]
+        before = named_before(self._owners, owners, row, where)
+        if before is None or (is_conversation and before[1] == where):  # another turn of the same one
             return
         column, first = before
         together = "data.unit=dialogue" if layout.is_dialogue else "data.unit=user (or dialogue)"
         if not layout.is_dialogue and column != layout.unit:
-            together += f" and data.columns.unit={column}"
+            together = f"{together} and data.columns.unit={column}"
+        alone = "utterance, so that each"
+        if is_conversation:
+            together, alone = f"data.columns.unit={column}", "dialogue, so that each conversation"
         line = first.rpartition(":")[2]
         raise DataError(
             f"the same {column!r} as at {f'line {line}' if line.isdigit() else first}, and nothing "
             f"says what is protected: set {together}, so that all requests of one name are protected together, or "
-            "data.unit=utterance, so that each is protected by itself",
+            f"data.unit={alone} is protected by itself",
             about=where,
         )
 

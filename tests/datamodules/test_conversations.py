@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from datamodules.dialogue_data_module import DialogueDataModule
+from datamodules.guards.check import check
 from datamodules.guards.overlap import overlapping
 from datamodules.reading.columns import Columns, ReferenceColumns
 from datamodules.reading.example import Unit
 from datamodules.reading.examples import read_examples
+from datamodules.training_rows import TrainingRows
 from doppel.errors import DataError
 
 COLUMNS = Columns(messages="messages")
@@ -38,10 +41,21 @@ FILE = [line("where is it", "the blue one", user=7), line("stop it", user=8), li
         ("utterance", COLUMNS, [0, 1, 2]),
         ("dialogue", COLUMNS, [0, 0, 1]),
         ("user", Columns(messages="messages", unit="user"), [0, 0, 1]),
+        (None, COLUMNS, [0, 0, 1]),
+        (None, Columns(messages="messages", unit="user"), [0, 0, 1]),
     ],
 )
-def test_what_users_say_is_read_and_whose_it_is(unit: Unit, columns: Columns, units: list[int], tmp_path: Path) -> None:
-    found = read_examples(write(tmp_path / "a.jsonl", *FILE), unit, columns=columns)
+def test_what_users_say_is_read_and_whose_it_is(
+    unit: Unit | None, columns: Columns, units: list[int], tmp_path: Path
+) -> None:
+    """A conversation, or the user whose column is named, is the unit where nobody says it."""
+    path = write(tmp_path / "a.jsonl", *FILE)
+    found = read_examples(path, unit, columns=columns)
+    protected = unit or ("dialogue" if columns.unit is None else "user")
+    assert DialogueDataModule(path, unit=unit, columns=columns).unit == protected
+    assert check(path, unit, columns=columns).num_units == len(set(units))
+    rows = TrainingRows.from_config({"train_path": path, "unit": unit, "columns": columns.as_dict()})
+    assert rows.unit == protected and [turn.unit for turn in rows.read()] == [turn.unit for turn in found]
     assert [turn.utterance for turn in found] == ["where is it", "the blue one", "stop it"]
     assert [list(dict.fromkeys(turn.unit for turn in found)).index(turn.unit) for turn in found] == units
 
@@ -74,7 +88,12 @@ def test_a_conversation_more_moves_no_other_one(tmp_path: Path) -> None:
     [
         (FILE, "utterance", Columns(), "data.columns.messages=messages"),
         (FILE, "user", COLUMNS, "data.columns.unit"),
-        (FILE, None, COLUMNS, "set data.unit=user \\(or dialogue\\)"),
+        (
+            [*FILE, line("wait", user=7)],
+            None,
+            COLUMNS,
+            "set data.columns.unit=user, .*data.unit=dialogue, so that each con",
+        ),
         ([{"messages": "hello"}], "dialogue", COLUMNS, "is a text, not a list"),
         ([{"text": "hello"}], "dialogue", COLUMNS, "no 'messages'"),
         ([{"messages": ["hello"]}], "dialogue", COLUMNS, 'message 0: no "role" and "content"'),
@@ -86,6 +105,11 @@ def test_other_forms_are_refused_with_the_way_out(
 ) -> None:
     with pytest.raises(DataError, match=told):
         read_examples(write(tmp_path / "a.jsonl", *lines), unit, columns=columns)
+
+
+def test_columns_without_blanks_behind_their_colons_say_so() -> None:
+    with pytest.raises(DataError, match="with a blank behind each colon"):
+        Columns.from_config({"columns": {"messages:talk": None}})  # as YAML reads {messages:talk}
 
 
 def test_a_column_of_text_beside_messages_is_refused_and_a_reference_may_be_of_either_form(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from commands.run.preflight.training_plan import Readiness, trainings_of
 from commands.run.steps.run_plan import RunPlan
 from commands.run_folder.steps import Step
 from datamodules.batches.encoded import encode_examples
-from datamodules.reading.columns import ReferenceColumns
+from datamodules.reading.columns import Columns, ReferenceColumns, unit_of
 from datamodules.reading.examples import place_examples
 from datamodules.reading.files import expand_path
 from datamodules.text_format import TextFormat
@@ -53,7 +53,10 @@ def tell_ready(plan: RunPlan, found: Mapping[str, Readiness | Outlook]) -> None:
         ready, trainings = found.get(system.name), trainings_of(system, plan.waiting)
         if isinstance(ready, Outlook):
             noise = "NOT PRIVATE" if ready.noise_multiplier is None else f"σ {ready.noise_multiplier:.3f}"
-            unit, texts = experiment.data.get("unit") or "utterance", experiment.evolving
+            unit, texts = (
+                unit_of(experiment.data.get("unit"), Columns.from_config(experiment.data)),
+                experiment.evolving,
+            )
             say(
                 f"ready: {system.name}, {ready.num_units:,} {unit}s, {noise}, {ready.text}; "
                 f"at most {texts.questions(experiment.num_samples):,} texts are written"

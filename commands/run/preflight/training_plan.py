@@ -16,6 +16,7 @@ from commands.run_folder.stage_config import StageConfig
 from commands.run_folder.steps import Step
 from commands.run_folder.systems import BASE_MODEL, System
 from datamodules.reading.attribute_codes import check_schema
+from datamodules.reading.columns import Columns, unit_of
 from datamodules.training_rows import TrainingRows
 from doppel.console.ledger import FILE_NAME
 from doppel.console.plan import HOPELESS, in_words, num_parameters_of, over_training
@@ -141,7 +142,7 @@ def readiness(
     if not sizes:
         return None
     count, batch_size, _ = sizes[0]
-    unit, privacy = configs[0].data.get("unit") or "utterance", configs[0].privacy
+    unit, privacy = unit_of(configs[0].data.get("unit"), Columns.from_config(configs[0].data)), configs[0].privacy
     found = Readiness(system.name, unit, count, batch_size, sum(taken for *_, taken in sizes))
     if privacy is None:
         return found
@@ -184,7 +185,7 @@ def outlook(
     spent = ledger.spent(privacy.scope)
     known = next((record.key[1] for record in spent if record.stage == STAGE), None)
     with warnings.catch_warnings(action="ignore"):  # said when the files are read
-        unit = str(data.get("unit") or "utterance")
+        unit = unit_of(data.get("unit"), Columns.from_config(data))
         planned = _planned(experiment, privacy, count, ledger)
         sigma = known or plan_beside(privacy, count, settings.rounds, unit, ledger, planned).noise_multiplier
         plan = replace(

@@ -11,7 +11,7 @@ import dataclasses
 
 from commands.privacy.release_settings import Attributes, Topics
 from commands.run.steps.context import StepContext, file_of
-from commands.run.steps.trainings import Shares, files_of
+from commands.run.steps.trainings import Shares, files_of, unit_named
 from commands.run_folder.steps import SHARES, File, InputFile, Role, Step
 from commands.run_folder.systems import System
 from doppel.settings.yaml_files import Settings
@@ -208,7 +208,9 @@ def _voters(context: StepContext) -> Settings:
     redact = {} if context.experiment.redact is None else {"redact": context.experiment.redact.as_dict()}
     data = {**context.experiment.data, **redact}
     data = {name: data[name] for name in _ROWS if data.get(name) is not None}
-    return data if context.train_path is None else {**data, "train_path": context.train_path, "columns": None}
+    if context.train_path is None:
+        return data
+    return {**data, **unit_named(data), "train_path": context.train_path, "columns": None}
 
 
 def _budget(context: StepContext, system: System) -> Settings | None:

@@ -9,7 +9,7 @@ from commands.run.steps.context import StepContext, file_of, read
 from commands.run.steps.trainings import Shares, grammar_of, merged
 from commands.run_folder.steps import ANNOTATED, PUBLIC_TREES, File, InputFile, Step
 from commands.run_folder.systems import BASE_MODEL, MODEL_FILES, System
-from datamodules.reading.columns import ReferenceColumns
+from datamodules.reading.columns import Columns, ReferenceColumns, unit_of
 from doppel.settings.yaml_files import Settings, merge
 
 _WRITER = "callbacks.synthetic_writer.SyntheticWriter"
@@ -63,7 +63,7 @@ def annotate_private(context: StepContext, parser: str, private: InputFile) -> S
         a neighbour of the annotated one, with the same units, and what trains on that is as private as what would train
         on private trees.
     """
-    data: Settings = {"path": private.path, "unit": private.unit or "utterance"}
+    data: Settings = {"path": private.path, "unit": unit_of(private.unit, private.columns or Columns())}
     data |= {} if context.columns is None else {"columns": context.columns}
     return _annotation(context, "annotate_private", parser, data, File(ANNOTATED, "private"), private)
 

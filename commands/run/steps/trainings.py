@@ -12,7 +12,7 @@ from commands.run_folder.sections import SECTIONS
 from commands.run_folder.steps import PUBLIC_TREES, File, InputFile, Step
 from commands.run_folder.systems import BASE_MODEL, MODEL_FILES, System
 from datamodules.guards.redaction import Redaction
-from datamodules.reading.columns import Columns, reference_columns
+from datamodules.reading.columns import Columns, reference_columns, unit_of
 from datamodules.reading.example import Field, Unit
 from doppel.errors import UserError
 from doppel.grammar.slot_table import SHIPPED
@@ -43,7 +43,7 @@ def fit(
     config = _trained(context, config)
     data = config["data"]["init_args"]
     if context.train_path is not None:  # wins over --set, whose file it was made of
-        data["train_path"] = context.train_path
+        data |= {"train_path": context.train_path, **unit_named(data)}
         attributes = (data.pop("columns", None) or {}).get("attributes")  # it has the usual ones
         if attributes is not None:
             data["columns"] = {"attributes": attributes}
@@ -68,6 +68,12 @@ def fit(
         names=[test, InputFile("model.init_weights", start), *slots],
         mechanisms=context.paid_by(system, stage),
     )
+
+
+def unit_named(data: Mapping[str, Any]) -> Settings:
+    """Return the unit of a data module's arguments for a file that has the usual columns; nothing for an utterance."""
+    unit = unit_of(data.get("unit"), Columns.from_config(data))
+    return {} if unit == "utterance" else {"unit": unit}
 
 
 def fit_parser(context: StepContext, name: str, layer: str, files: list[str] | None = None) -> Step:
