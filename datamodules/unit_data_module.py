@@ -293,6 +293,7 @@ class UnitDataModule(DataModule):
                 units.setdefault(names.read(value, f"row {row}", f"its unit {self.unit!r}"), []).append(row)
             except ValueError as error:
                 raise DataError(f"row {row}: what says its unit {self.unit!r} {error}") from None
+        names.refuse_heavy(f"its units {self.unit!r}", "the data set")
         return list(units.values())
 
     def _listed(self, unit_of: Sequence[object] | str | None) -> Callable[[int], object]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import json
 import os
 import re
 import tempfile
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +15,7 @@ from typing import IO, Any
 
 import yaml
 
+from doppel.compressed import DAMAGED, open_data, refuse_other
 from doppel.errors import DataError
 
 #: YAML whose values are all texts, as they are written: ``no``, ``01234``, ``1.10`` and ``9:30`` too.
@@ -26,7 +24,6 @@ _TextLoader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 MANIFEST = "manifest.json"
 #: Half of a surrogate pair, or a whole one, as JSON escapes it.
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
-_DAMAGED = (EOFError, gzip.BadGzipFile, zipfile.BadZipFile, zlib.error)
 
 
 def run_of(place: Path) -> Path:
@@ -124,7 +121,7 @@ def read_json_lines(path: str | Path, content: bytes | None = None) -> Iterator[
     """Read the objects of a file of JSON lines, with the number of their line from 1; blank lines are skipped.
 
     Args:
-        path: A file, plain, compressed as ``.gz``, or a ``.zip`` that holds exactly one ``.jsonl``.
+        path: A file, plain or compressed (:func:`~doppel.compressed.open_data`).
         content: Its bytes, if they are at hand: then no file is opened.
 
     Raises:
@@ -146,16 +143,15 @@ def read_lines(path: str | Path, kind: str = ".jsonl", content: bytes | None = N
     without a byte order mark, which is left out.
 
     Args:
-        path: A file, plain, compressed as ``.gz``, or a ``.zip``.
-        kind: What a ``.zip`` must hold exactly one file of: the end of its name.
+        path: A file, plain or compressed (:func:`~doppel.compressed.open_data`).
+        kind: The end of a name, for archives.
         content: As for :func:`read_json_lines`.
 
     Raises:
         DataError: The file cannot be read; the message says in which line.
     """
     number = 1
-    with _open(Path(path), kind, content) as file:
-        stream = io.BufferedReader(file)  # type: ignore[type-var]
+    with open_data(path, kind, content) as (_, stream):
         try:
             encoding = json.detect_encoding(stream.peek(4)[:4]).removesuffix("-sig")
             # What does not fit becomes half of a surrogate pair, which no text holds: so its line is known.
@@ -171,7 +167,8 @@ def read_lines(path: str | Path, kind: str = ".jsonl", content: bytes | None = N
                 f"{place} is not in UTF-8: save the file in UTF-8 (of a spreadsheet as “CSV UTF-8”)",
                 about=f"{path}:{number}",
             ) from None
-        except _DAMAGED:
+        except DAMAGED as error:
+            refuse_other(error)
             raise DataError("the compressed file is damaged here: fetch it again", about=f"{path}:{number}") from None
 
 
@@ -187,10 +184,11 @@ def read_list(path: str | Path) -> list[str]:
 
 def read_bytes(path: str | Path, kind: str, content: bytes) -> bytes:
     """Read a content that is no text, decompressed; as for :func:`read_lines`."""
-    with _open(Path(path), kind, content) as file:
+    with open_data(path, kind, content) as (_, file):
         try:
             return file.read()
-        except _DAMAGED:
+        except DAMAGED as error:
+            refuse_other(error)
             raise DataError("the compressed file is damaged: fetch it again", about=path) from None
 
 
@@ -282,32 +280,6 @@ def kind_of(value: object) -> str:
     known = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
     known |= {int: "a whole number", float: "a decimal number"}
     return known.get(type(value), f"a {type(value).__name__}")
-
-
-@contextmanager
-def _open(path: Path, kind: str, content: bytes | None) -> Iterator[IO[bytes] | gzip.GzipFile]:
-    """Open a file for reading lines of bytes, decompressed by its suffix."""
-    source = path if content is None else io.BytesIO(content)
-    try:
-        if path.suffix == ".zip":
-            with zipfile.ZipFile(source) as archive:
-                members = [n for n in archive.namelist() if n.endswith(kind) and not n.startswith("__MACOSX")]
-                if len(members) != 1:
-                    raise DataError(f"{path} holds {len(members)} {kind} files: it must hold exactly one")
-                with archive.open(members[0]) as member:
-                    yield member
-        elif path.suffix == ".gz":
-            with gzip.open(source, "rb") as lines:
-                yield lines
-        else:
-            with path.open("rb") if content is None else io.BytesIO(content) as lines:
-                yield lines
-    except zipfile.BadZipFile:
-        raise DataError(f"{path} is no readable zip file: fetch it again") from None
-    except PermissionError:
-        raise DataError(f"{path} may not be read by this user: change its permissions or its owner") from None
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
-        raise DataError(f"no file {path}: correct the path, or run first what writes it") from None
 
 
 def try_folder(folder: Path) -> None:

@@ -36,6 +36,7 @@ def undeclared(room: str, declared: list[str]) -> set[str]:
 CORE, EXTRAS = PROJECT["dependencies"], PROJECT["optional-dependencies"]
 #: Parts of the library that need more than its dependencies → the extras that bring it.
 PARTS = {
+    "doppel.compressed": ("train",),  # pyarrow, for Zstandard: who lacks it is told
     "doppel.contrast": ("text",),
     "doppel.decoding": ("evolution",),
     "doppel.metrics": ("metrics", "mauve"),

@@ -104,6 +104,7 @@ class Attributes:
         self._refuse_missing(schema, columns, {name: None for header in layouts for name in header})
         if nobody is not None:
             raise nobody
+        names.refuse_heavy(repr(self._owner), self.path)
         return schema, Table.of_units(codes, units if self.unit in ("dialogue", "user") else None, schema.sizes)
 
     def known(self, values: Mapping[str, Sequence[str]]) -> Schema:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, get_args
 
 from datamodules.reading.attribute_codes import AttributeCodes, codes_in, refuse_missing
@@ -130,9 +131,11 @@ def _file_examples(
     unit_names: NameRule | None,
 ) -> Iterator[Placed]:
     """Rows and dialogues of a file as turns, with their places."""
-    if kind(path) == ".txt":
-        columns = replace(columns, text=None, label=None, unit=None, parse=None, messages=None)  # lines have no names
     records: Iterable[Record] = read_records(path)
+    first = next(iter(records), None)
+    records = records if first is None else chain((first,), records)
+    if first is not None and kind(first[0].rpartition(":")[0]) == ".txt" and first[1].keys() == {"text"}:
+        columns = replace(columns, text=None, label=None, unit=None, parse=None, messages=None)  # lines have no names
     names: dict[str, None] = {}
     if isinstance(columns, ReferenceColumns):
         records = list(records)  # any row may have a column that the first lacks
@@ -143,7 +146,7 @@ def _file_examples(
     reader = _Reader(path, unit, with_trees, needs, columns, codes, UnitNames(unit_names))
     for number, (where, record) in enumerate(records, 1):
         yield from reader.placed(record, where, number)
-    reader.refuse_missing()
+    reader.finish()
 
 
 class _Reader:
@@ -197,8 +200,8 @@ class _Reader:
                     raise self._lacking(field, record, layout, where)
             yield Placed(where, turn, next(iter(layout.owners), None))
 
-    def refuse_missing(self) -> None:
-        """Refuse a file that has been read and has not one row with a column that is named."""
+    def finish(self) -> None:
+        """Refuse a file that has been read: no row has a column that is named, or one name may be a placeholder."""
         present = {name: None for header in self._layouts for name in header}
         missing = {name for names in self.columns.named.values() for name in names} - present.keys()
         is_table = present and not any(layout.is_dialogue for layout in self._layouts.values())
@@ -210,6 +213,8 @@ class _Reader:
             )
         if self.codes is not None and present:
             refuse_missing(self.codes, present, self.columns, self.path)
+        if is_table and self.columns.messages is None:
+            self.names.refuse_heavy(repr(self.columns.layout(present).unit), self.path)
 
     def _row_example(self, record: dict[str, Any], layout: Layout, where: str, number: int) -> Example:
         if layout.text not in record:

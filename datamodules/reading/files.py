@@ -206,6 +206,6 @@ def _plain_errors(file: Path) -> Iterator[None]:
         raise DataError(f"{file} may not be read by this user: change its permissions or its owner") from None
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise DataError(
-            f"no file {file}: put a .csv, .jsonl, .parquet or .txt file of utterances there (.gz and .zip too), or set "
+            f"no file {file}: put a .csv, .jsonl, .parquet or .txt file of utterances there (compressed, too), or set "
             "another path (docs/reproduce.md says where published data are)"
         ) from None

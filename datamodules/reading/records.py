@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from datamodules.reading.files import read_files
+from doppel.compressed import DAMAGED, ENDINGS, open_data, refuse_other
 from doppel.errors import DataError
 from doppel.files import kind_of, parse_json, read_bytes, read_json_lines, read_lines
 
@@ -21,6 +23,18 @@ from doppel.files import kind_of, parse_json, read_bytes, read_json_lines, read_
 Record = tuple[str, dict[str, Any]]
 #: Forms that are known and not read, and what to do about them.
 _NOT_READ = {".xlsx": "save the sheet as .csv", ".xls": "save the sheet as .csv", ".arrow": "name its folder"}
+#: How a file begins that holds no rows, and what to do about it.
+_NO_ROWS = {
+    rb"version https://git-lfs\.github\.com/": "is a pointer of Git LFS, not the file: `git lfs pull` fetches that",
+    rb"\s*(<!doctype html|<html[\s>])": "is a web page, as a server sends in place of a file: fetch the file again",
+    rb".{257}ustar": "is a tar archive: unpack it, and name one file",
+    rb"\xd0\xcf\x11\xe0": "is a spreadsheet of an old form: save the sheet as .csv (“CSV UTF-8”)",
+    rb"ARROW1": "is in Arrow's form: name the folder that save_to_disk made, or write .parquet",
+    rb"SQLite format 3": "is a data base of SQLite: write the table as .csv",
+    rb"%PDF-": "is a PDF: give its text as .txt or .csv",
+}
+#: Bytes that are looked at.
+_HEAD = 2**16
 
 csv.field_size_limit(2**31 - 1)  # a cell may hold a whole story
 
@@ -32,12 +46,13 @@ class _BadRowError(DataError):
 def read_records(path: str, on_bad_row: Callable[[str], None] | None = None) -> Iterator[Record]:
     """Read a file row by row, in order.
 
-    ``.jsonl``, ``.ndjson`` and unknown endings: one JSON object a line; ``.json``: a list of objects or texts, or JSON
-    lines; ``.csv``, ``.tsv``: columns in the first line, separated as it shows, with empty cells as None; ``.txt``: one
-    text a line as the column ``text``, without blank lines; ``.parquet``: by column; a folder: a data set of Hugging
-    Face's ``save_to_disk`` or Parquet files; ``hf:NAME?split=train``: Parquet files of the hub, read into memory
-    (:mod:`datamodules.reading.hub`). Text files may be ``.gz``, or ``.zip`` of one file
-    (:func:`doppel.files.read_lines`). Each file is opened once, and nothing is written anywhere.
+    JSON lines, one object a line; ``.json``: a list of objects or texts, or JSON lines; ``.csv``, ``.tsv``: columns in
+    the first line, separated as it shows, with empty cells as None; ``.txt``: one text a line as the column ``text``,
+    without blank lines; Parquet: by column; a folder: a data set of Hugging Face's ``save_to_disk`` or Parquet files;
+    ``hf:NAME?split=train``: Parquet files of the hub, read into memory (:mod:`datamodules.reading.hub`). Any may be
+    compressed (:func:`~doppel.compressed.open_data`). What a file is decides, not its name: its first bytes tell a
+    compression, Parquet and JSON lines, and what is no data; the name tells a table from lines of text. Each file is
+    opened once, and nothing is written anywhere.
 
     Args:
         path: The file.
@@ -52,16 +67,52 @@ def read_records(path: str, on_bad_row: Callable[[str], None] | None = None) -> 
     for name, content in read_files(path):
         if is_folder and kind(name) == ".arrow":
             yield from _arrow(name, content)
-        elif kind(name) in (".csv", ".tsv"):
+            continue
+        name, form = _form(name, content)
+        if form in (".csv", ".tsv"):
             yield from _table(name, content, on_bad_row)
         else:
-            yield from _FORMS.get(kind(name), _json_lines)(name, content)
+            yield from _FORMS.get(form, _json)(name, content)
 
 
 def kind(path: str) -> str:
     """Return the ending of a file that tells its form, without that of a compression: ``.csv`` of ``a.csv.gz``."""
     name = Path(path)
-    return (Path(name.stem) if name.suffix in (".gz", ".zip") else name).suffix.lower()
+    return (Path(name.stem) if name.suffix.lower() in ENDINGS else name).suffix.lower()
+
+
+def _form(path: str, content: bytes) -> tuple[str, str]:
+    """The name of a file, as :func:`~doppel.compressed.open_data` tells it, and its form, as an ending.
+
+    Raises:
+        DataError: It is known, and no file of rows.
+    """
+    with open_data(path, kind(path), content) as (name, stream):
+        try:
+            head = stream.read(_HEAD)
+        except DAMAGED as error:  # the form's own reader says in which line
+            refuse_other(error)
+            head = b""
+    if head.startswith(b"PAR1"):
+        return name, ".parquet"
+    for sign, told in _NO_ROWS.items():
+        if re.match(sign, head, re.I | re.S):
+            raise DataError(f"{path} {told}")
+    form = kind(name)
+    if form in _NOT_READ:
+        raise DataError(f"{path} is in a form that is not read: {_NOT_READ[form]}")
+    if form in (".csv", ".tsv", ".txt") and _is_json(head):
+        return name, ".jsonl"
+    return name, form
+
+
+def _is_json(head: bytes) -> bool:
+    """Whether the first line is a whole JSON object, which no header of a table is."""
+    first, _, _ = head.partition(b"\n")
+    try:
+        return isinstance(json.loads(first.removeprefix(b"\xef\xbb\xbf")), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def head_of(where: str) -> str:
@@ -71,18 +122,17 @@ def head_of(where: str) -> str:
 
 
 def _json_lines(path: str, content: bytes) -> Iterator[Record]:
-    if kind(path) in _NOT_READ:
-        raise DataError(f"{path} is in a form that is not read: {_NOT_READ[kind(path)]}")
     for number, record in read_json_lines(path, content):
         yield f"{path}:{number}", record
 
 
 def _json(path: str, content: bytes) -> Iterator[Record]:
     """A list, or lines."""
-    lines = [line for _, line in read_lines(path, ".json", content)]
-    if not "".join(lines[:20]).lstrip().startswith("["):
+    first = next((line for _, line in read_lines(path, ".json", content) if line.strip()), "")
+    if not first.lstrip().startswith("["):
         yield from _json_lines(path, content)
         return
+    lines = [line for _, line in read_lines(path, ".json", content)]
     form = "the file must be one list, or one object a line"
     for number, entry in enumerate(parse_json("".join(lines), path, 1, form), 1):
         where = f"{path}, entry {number}"
@@ -223,7 +273,8 @@ def _unreadable(path: str, form: str, error: Exception) -> DataError:
 
 
 _FORMS: dict[str, Callable[[str, bytes], Iterator[Record]]] = {
-    ".json": _json,
+    ".jsonl": _json_lines,
+    ".ndjson": _json_lines,
     ".txt": _text_lines,
     ".parquet": _parquet,
 }

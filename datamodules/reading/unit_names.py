@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
+from collections import Counter
 from typing import Literal
 
 from doppel.errors import DataError
@@ -12,8 +14,14 @@ from doppel.files import kind_of
 #: Whether names that are one but for their spelling are other people's (``exact``) or one person's (``folded``).
 NameRule = Literal["exact", "folded"]
 
-#: What tables say where they know nothing, in one case and without signs.
-_NOBODY = {"", "null", "nan", "none", "na", "n/a", "nat", "undefined", "\\n"}
+#: What tables say where they know nobody, in one case, without signs around it, and words apart by one blank.
+_NOBODY = {"", "null", "nan", "none", "na", "n/a", "nat", "undefined", "\\n", "unknown", "unknown user", "unknownuser"}
+_NOBODY |= {"anonymous", "anonymous user", "anonymoususer", "anon", "guest", "guest user", "nobody", "no user", "blank"}
+_NOBODY |= {"missing", "unset", "not set", "not available", "unassigned", "unidentified", "deleted", "deleted user"}
+#: The same as a number: below zero, or several zeros, as of an empty UUID. A single 0 may be a first user.
+_NO_NUMBER = re.compile(r"-\d+|0[0 -]*0")
+#: A unit with more than so many times the rows of the 99th percentile of the others may be a placeholder's.
+_HEAVY = 10
 #: Beside format characters (Cf), what nobody sees.
 _INVISIBLE = re.compile("[\u034f\u115f\u1160\u3164\uffa0\ufe00-\ufe0f\U000e0100-\U000e01ef]")
 #: A number as tables and people write it: with a sign, thousands apart, or as a decimal.
@@ -27,8 +35,9 @@ def unit_name(value: object) -> str:
 
     Formal guarantees:
         Two names are one unit only where their letters are the same: nothing but blanks is taken away, and a name that
-        is said to be missing, or has a control character, which tables and terminals leave out, is refused. Strangers
-        in one unit would be clipped together, so that one of them could change a sum by more than a unit may.
+        is said to be missing, stands for nobody (such as ``unknown``, ``guest``, an empty UUID), or has a control
+        character, which tables and terminals leave out, is refused. Strangers in one unit would be clipped together,
+        so that one of them could change a sum by more than a unit may.
 
     Raises:
         ValueError: It is empty or says so, as ``NULL`` does, has a control character, or is neither a text nor a whole
@@ -40,10 +49,11 @@ def unit_name(value: object) -> str:
     if re.search(r"[\0-\x1f\x7f-\x9f]", name):
         raise ValueError("has a control character, so that two names may look like one: write it without")
     name = name.strip()
-    if name.casefold().strip("<>()[]#-._?*'\" ") in _NOBODY:
+    said = re.sub(r"[\s_-]+", " ", name.casefold().strip("<>()[]{}#-._?*'\" "))
+    if said in _NOBODY or _NO_NUMBER.fullmatch(name.strip("<>()[]{}'\" ")):
         raise ValueError(
-            "is empty, or says that nothing is known (such as NULL, NaN, None, n/a), so that strangers would be one "
-            "unit: give everybody a name"
+            "is empty, or stands for nobody (such as NULL, n/a, unknown, guest, -1, an empty UUID), so that strangers "
+            "would be one unit: give everybody a name, or drop the row"
         )
     return name
 
@@ -83,7 +93,9 @@ class UnitNames:
         are written, and a file where two of them are one when folded is refused. That question depends on private data,
         as the one for what a unit is does: it is one bit, and the place of a line, told on the console to whoever holds
         the file, before anything is spent or released; no release depends on it, and the answer is a setting that
-        holds for every row. How many there are, and what they are, is not told.
+        holds for every row. How many there are, and what they are, is not told. Likewise, without a rule, a file where
+        one name has more than ten times the rows of the 99th percentile of the others is refused at its end
+        (:meth:`refuse_heavy`): one bit, without a place or a number.
 
     Args:
         rule: Whether names that are one when folded are one person's; None: nobody has said.
@@ -93,6 +105,7 @@ class UnitNames:
     def __init__(self, rule: NameRule | None, setting: str = "data.unit_names=") -> None:
         self.rule, self._setting = rule, setting
         self._first: dict[str, tuple[str, str]] = {}  # the first name of each when folded, and its place
+        self._rows: Counter[str] = Counter()  # of each name
 
     def read(self, value: object, where: str, what: str) -> str:
         """Return the name of a unit, by the cell ``what`` at ``where``.
@@ -107,6 +120,7 @@ class UnitNames:
         folded = folded_name(name)
         if self.rule == "folded":
             return folded
+        self._rows[name] += 1
         first, place = self._first.setdefault(folded, (name, where))
         if first != name:
             line = place.rpartition(":")[2]
@@ -118,6 +132,26 @@ class UnitNames:
                 about=where,
             )
         return name
+
+    def refuse_heavy(self, what: str, about: str) -> None:
+        """Refuse a file that has been read, where a name may be a placeholder and nobody has said what names are.
+
+        Args:
+            what: The cell that names units.
+            about: The file.
+
+        Raises:
+            DataError: One name has far more rows than the others; the message tells neither which nor how many.
+        """
+        *others, most = sorted(self._rows.values()) or [0]
+        if others and most > _HEAVY * others[math.ceil(0.99 * len(others)) - 1]:
+            raise DataError(
+                f"one name in {what} has more than {_HEAVY} times the rows of nearly all others, as one has that "
+                "stands for people who are not known, or for a program: strangers in one unit are not protected one by "
+                "one. Drop these rows, or give each a name of its own; if every name is one person, set "
+                f"{self._setting}exact (or folded)",
+                about=about,
+            )
 
 
 def check_rule(rule: object) -> None:

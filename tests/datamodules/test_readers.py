@@ -131,14 +131,6 @@ def test_dialogues_without_trees_are_turns_for_what_needs_none(write_lines: Call
     assert [turn.utterance for turn in read_examples(broken, "dialogue", with_trees=False)] == ["a", "b"]
 
 
-@pytest.mark.parametrize("suffix", [".zip", ".gz"])
-def test_a_file_that_is_not_compressed_as_its_name_says(tmp_path: Path, suffix: str) -> None:
-    path = tmp_path / f"data.jsonl{suffix}"
-    path.write_text(json.dumps(GOOD))
-    with pytest.raises(DataError, match=rf"data\.jsonl\{suffix}"):
-        read_examples(str(path), "utterance")
-
-
 def test_a_torn_compressed_file(tmp_path: Path) -> None:
     lines = b"".join(b'{"utterance": "%d"}\n' % i for i in range(1000))
     path = tmp_path / "data.jsonl.gz"

@@ -301,3 +301,54 @@ def test_a_run_asks_which_names_are_one_and_takes_the_answer(
     go_on(tmp_path / "none", begun, said["exact"])  # as it was read before
     with pytest.raises(UserError, match="data.unit_names"):
         go_on(tmp_path / "none", begun, said["folded"])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "unknown",
+        "UNKNOWN_USER",
+        "Unknown-User",
+        "(blank)",
+        "anonymous",
+        "guest",
+        "-1",
+        "00000000-0000-0000-0000-000000000000",
+    ]
+    + ["0000", "[deleted]", "not_available", -1],
+)
+def test_a_name_that_stands_for_nobody_is_refused_in_every_form(tmp_path: Path, name: object) -> None:
+    rows: list[dict[str, object]] = [{"text": "hi", "unit": "ana"}, {"text": "secret", "unit": name}]
+    with pytest.raises(DataError, match=r"a\.jsonl:2: 'unit' .*stands for nobody") as refused:
+        read_examples(write(tmp_path / "a.jsonl", rows), "user")
+    assert "secret" not in str(refused.value)
+    with pytest.raises(DataError, match="stands for nobody"):
+        UnitDataModule(rows, unit="user", unit_of="unit", collate=list)
+    assert len(read_examples(str(tmp_path / "a.jsonl"), "utterance")) == 2  # where nobody's name counts
+
+
+@pytest.mark.parametrize("name", ["0", 0, "10", "guesthouse", "Ana Unknown", "1000", "-x", "0x0"])
+def test_names_that_people_have_are_read(name: object) -> None:
+    assert unit_name(name) == str(name)
+
+
+def test_a_name_with_far_more_rows_than_others_asks_and_tells_no_number(tmp_path: Path) -> None:
+    """At ten times the 99th percentile of the others nobody is asked, with one row more somebody is."""
+    others: list[dict[str, object]] = [{"text": f"{i}", "unit": f"u{i % 150}"} for i in range(300)]
+    rows = [{"text": f"x{i}", "unit": "0"} for i in range(20)]
+    assert len(read_examples(write(tmp_path / "a.jsonl", [*others, *rows]), "user")) == 320
+    path = write(tmp_path / "b.jsonl", [*others, *rows, {"text": "one more", "unit": "0"}])
+    with pytest.raises(DataError, match=r"one name in 'unit' has more than 10 times .*data\.unit_names=exact") as asked:
+        read_examples(path, "user")
+    assert "21" not in str(asked.value) and not asked.value.about.endswith(":321")
+    for rule in ("exact", "folded"):
+        assert len(read_examples(path, "user", unit_names=rule)) == 321
+    assert len(read_examples(path, "utterance")) == 321
+    loaded = [json.loads(line) for line in Path(path).read_text().splitlines()]
+    with pytest.raises(DataError, match=r"its units 'user' has more than .*unit_names=exact"):
+        UnitDataModule(loaded, unit="user", unit_of="unit", collate=list)
+
+
+def test_a_long_dialogue_is_nobodys_placeholder(tmp_path: Path) -> None:
+    path = write(tmp_path / "long.jsonl", [dialogue("a", "hi"), dialogue("b", *map(str, range(50)))])
+    assert len(read_examples(path, "dialogue")) == 51
