@@ -191,7 +191,8 @@ def test_a_unit_is_drawn_with_the_sampling_rate_however_many_rows_it_has(
     write_lines: Callable[..., str], text_format: TextFormat
 ) -> None:
     lines = [{"utterance": f"say {i}", "parse": "(Yield)", "unit": f"user-{min(i, 11)}"} for i in range(40)]
-    data = module(write_lines(lines, "users.jsonl"), unit="user", batch_size=4, max_turns_per_unit=3, unit_names="exact")
+    limits: dict[str, Any] = {"batch_size": 4, "max_turns_per_unit": 3}
+    data = module(write_lines(lines, "users.jsonl"), unit="user", unit_names="exact", **limits)
     data.text_format = text_format
     data.setup("fit")
     assert data.num_units == 12
