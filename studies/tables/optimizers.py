@@ -5,8 +5,9 @@ r"""Optimisers beside correlated noise: cross-entropy of public requests after p
 
 The folder holds SMCalFlow's training file, whose requests play the private ones (one a unit), and ``valid``, which is
 public: rates are chosen on its first half. Each cell is one ``fit`` of the command line, with its accounting and its
-ledger, in a folder of its own. The same command again goes on with what was cut short, and the table is written anew
-after each cell, from all that have finished. ``--cells`` names the cells to run, ``--list`` prints them.
+ledger, in a folder of its own. Of those with three seeds as many samples are drawn as ``valid`` has requests, and
+compared with these. The same command again goes on with what was cut short, and the table is written anew after each
+cell, from all that have finished. ``--cells`` names the cells to run, ``--list`` prints them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,8 @@ from doppel.privacy.spec import PrivacyArguments
 from lightning_modules.causal_lm import UtteranceLM
 
 EPSILON, BATCH_SIZE, EPOCHS, DIVISOR = 3.0, 512, 3, 16.0
+#: What is kept of the comparison of samples.
+OF_SAMPLES = ("mauve_minilm", "word_overlap", "distinct", "mean_words")
 
 
 # ------------------------------------------------------------------------------------------------ optimisers
@@ -140,6 +143,11 @@ class Cell:
     def max_grad_norm(self) -> float:
         """C."""
         return 2.7 if self.lora else 10.0
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether there are three seeds of it."""
+        return sum(replace(cell, seed=self.seed) == self for cell in cells()) > 1
 
 
 def cells() -> list[Cell]:
@@ -258,12 +266,38 @@ def train(cell: Cell, turns: Sequence[Example], valid: Sequence[Example], runs: 
     write_text(config, yaml.safe_dump(configuration(cell, subset(cell, turns, runs)), sort_keys=False))
     checkpoint, began = folder / "model/checkpoints/last.ckpt", time.monotonic()
     words = [sys.executable, str(ROOT / "cli.py"), "fit", "--config", str(config), "--run_dir", str(folder / "model")]
+    words += ["--ckpt_path", "last"] if checkpoint.exists() else []
     with (folder / "log.txt").open("a", encoding="utf-8") as log:
         if subprocess.run(words, cwd=ROOT, check=False, stdout=log, stderr=log).returncode:
             sys.exit(f"{cell.name}: the training failed; see {folder / 'log.txt'}")
     found = losses(checkpoint, valid, max(1, len(valid) // 600) if cell.lora else 1)
     found |= {"noise_ratio": round(weights_noise(cell), 3), "minutes": round((time.monotonic() - began) / 60, 1)}
     told = {"cell": asdict(cell), "metrics": found, "machine": machine("cpu"), "commit": version()}
+    write_text(folder / "cell.json", json.dumps(told))
+
+
+def sample(cell: Cell, valid: Path, num: int, folder: Path) -> None:
+    """Draw samples of a cell as ``run`` would, and write beside its folder how they compare with public requests.
+
+    Raises:
+        SystemExit: A step failed.
+    """
+    told = json.loads((folder / "cell.json").read_text(encoding="utf-8"))
+    if OF_SAMPLES[0] in told["metrics"]:
+        return
+    samples, values, cli = folder / "samples.jsonl", folder / "evaluation.json", [sys.executable, str(ROOT / "cli.py")]
+    predict = ["predict", "--config", str(folder / "model/config.yaml"), "--config", "configs/overlays/sample.yaml"]
+    predict += ["--ckpt_path", str(folder / "model/checkpoints/last.ckpt"), "--run_dir", str(folder / "sample")]
+    predict += ["--model.sampling.max_new_tokens", "48", "--model.sampling.redraws", "20"]
+    predict += ["--data.init_args.num_samples", str(num)]
+    predict += ["--trainer.callbacks.init_args.output_path", str(samples)]
+    evaluate = ["evaluate", "--synthetic", str(samples), "--reference", str(valid), "--out", str(values)]
+    for words in (predict, evaluate):
+        with (folder / "log.txt").open("a", encoding="utf-8") as log:
+            if subprocess.run([*cli, *words], cwd=ROOT, check=False, stdout=log, stderr=log).returncode:
+                sys.exit(f"{cell.name}: {words[0]} failed; see {folder / 'log.txt'}")
+    found = json.loads(values.read_text(encoding="utf-8"))
+    told["metrics"] |= {name: round(found[name], 4) for name in OF_SAMPLES}
     write_text(folder / "cell.json", json.dumps(told))
 
 
@@ -305,10 +339,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.list:
         print("\n".join(cell.name for cell in chosen))
         return
-    files = (options.data / f"{part}.dataflow_dialogues.jsonl.zip" for part in ("train", "valid"))
+    files = [options.data / f"{part}.dataflow_dialogues.jsonl.zip" for part in ("train", "valid")]
     turns, valid = (read_examples(str(file), "utterance", needs=()) for file in files)
     for number, cell in enumerate(chosen, 1):
         if not (options.runs / cell.name / "cell.json").exists():
             print(f"{number} of {len(chosen)}: {cell.name}, {cell.steps} steps", flush=True)
             train(cell, turns, valid, options.runs)
+        if cell.is_sampled:
+            sample(cell, files[1].resolve(), len(valid), options.runs / cell.name)
         tabulate(options.runs, options.out)

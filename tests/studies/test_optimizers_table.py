@@ -62,9 +62,14 @@ def test_own_noise_follows_from_the_matrix() -> None:
 
 def test_cells_are_trained_once_and_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str] = []
+    resumed: list[bool] = []
 
     def fit(command: Sequence[str], **_: Any) -> SimpleNamespace:
         started.append(Path(command[command.index("--config") + 1]).parent.name)
+        resumed.append("--ckpt_path" in command)
+        last = Path(command[command.index("--run_dir") + 1]) / "checkpoints/last.ckpt"
+        last.parent.mkdir(parents=True, exist_ok=True)
+        last.touch()
         return SimpleNamespace(returncode=len(started) == 2)
 
     turns = [SimpleNamespace(utterance=f"row {i}") for i in range(3_043)]
@@ -78,11 +83,31 @@ def test_cells_are_trained_once_and_go_on(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(SystemExit, match="log"):
         optimizers.main(words)
     optimizers.main(words)
-    assert started == [names[0], names[1], names[1]]
+    assert started == [names[0], names[1], names[1]] and resumed == [False, False, True]
     table = pd.read_csv(tmp_path / "table.csv")
     told = table[table.metric == "cross_entropy_per_word"]
     assert set(told.setting) == {"DPAdam, rate 2.4e-3, 4 bands", "AdamW, rate 1e-3, 1 band"}
     assert json.loads((tmp_path / "runs" / names[0] / "cell.json").read_text())["cell"]["units"] == 3_043
+
+
+def test_samples_of_what_has_three_seeds_are_compared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+
+    def step(command: Sequence[str], **_: Any) -> SimpleNamespace:
+        started.append(command[2])
+        if command[2] == "evaluate":
+            told = {"mauve_minilm": 0.81234, "word_overlap": 0.4, "distinct": 0.9, "mean_words": 7.0, "other": None}
+            Path(command[command.index("--out") + 1]).write_text(json.dumps(told))
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(optimizers.subprocess, "run", step)
+    cell = Cell("DPAdam", 2.4e-3, 8, seed=2)
+    assert cell.is_sampled and not Cell("DPAdam", 4.8e-3, 8).is_sampled
+    (tmp_path / "cell.json").write_text(json.dumps({"cell": {}, "metrics": {"minutes": 3}}))
+    for _ in range(2):
+        optimizers.sample(cell, tmp_path / "valid.zip", 9, tmp_path)
+    assert started == ["predict", "evaluate"]
+    assert json.loads((tmp_path / "cell.json").read_text())["metrics"]["mauve_minilm"] == 0.8123
 
 
 def test_every_cell_has_a_name_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
