@@ -29,8 +29,8 @@ log = logging.getLogger(__name__)
 EXIT_STATUS = 75
 INTERRUPTED = 130
 #: What stops a run.
-_SIGNALS = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
-#: Seconds until a run has to save: SLURM kills 30 s after SIGTERM, and 120 s after the SIGUSR1 that our jobs ask for.
+_SIGNALS = (signal.SIGUSR2, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
+#: Seconds until a run has to save: SLURM kills 30 s after SIGTERM, and 120 s or more after the SIGUSR2 of our jobs.
 _NOTICE, _LONG_NOTICE = 20.0, 60.0
 
 
@@ -39,14 +39,14 @@ class Preempted(SystemExit):
 
 
 class Preemption(Checkpoint):
-    """Saves, requeues and ends a run that gets SIGUSR1, SIGTERM or Ctrl-C, at the end of the step that it is in.
+    """Saves, requeues and ends a run that gets SIGUSR2, SIGUSR1, SIGTERM or Ctrl-C, at the end of the step it is in.
 
     A signal only sets a flag. At the end of each step all ranks agree whether one was signalled (an all-reduce of one
     number). If so they save ``last.ckpt``, rank 0 asks SLURM to requeue the job unless its user cancelled it, and the
     process ends with status 75 (other ranks with 0). A signal ahead of the first step ends the run before that step is
     spent; Ctrl-C requeues nothing and ends a training with status 130, a second one at once. ``predict`` has every
     batch on disk. Where ``privacy.bands`` charges several steps together a run first takes the rest of them, if it can
-    begin to save within 20 seconds, or 60 of SIGUSR1. With ``--ckpt_path last`` the same command goes on, in the middle
+    begin to save within 20 seconds, or 60 of SIGUSR2. With ``--ckpt_path last`` the same command goes on, in the middle
     of an epoch too. Lightning's own requeueing saves inside the signal handler, where noise may be added and not yet
     counted; ``cli.py`` switches it off.
 
@@ -192,7 +192,7 @@ class Preemption(Checkpoint):
             signal.signal(number, self._previous[signal.Signals(number)] or signal.SIG_DFL)
             os.kill(os.getpid(), number)
         self._is_signalled = True
-        notice = _LONG_NOTICE if number == signal.SIGUSR1 else _NOTICE
+        notice = _LONG_NOTICE if number in (signal.SIGUSR1, signal.SIGUSR2) else _NOTICE
         self._stop_by = min(self._stop_by, time.monotonic() + notice)
         self._is_interrupted |= number == signal.SIGINT
 

@@ -6,9 +6,12 @@ import os
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 #: Names of jobs that a person works in; nothing is requeued there, and Lightning starts its own processes.
 _INTERACTIVE = ("bash", "interactive")
+#: Variable that names a file: where a task makes it, ``slurm/job.sh`` puts its job into the queue again.
+AGAIN_FILE = "DOPPEL_AGAIN"
 
 
 @dataclass(frozen=True)
@@ -38,11 +41,16 @@ class SlurmJob:
     def requeue(self) -> str | None:
         """Give the job back to the queue, which ends it soon.
 
-        A job that is ending already, because its user cancelled it or its time is over, is left alone.
+        Scripts of this project do it themselves once their tasks have ended: in a container SLURM has no command, so
+        they are left a file. A job that is ending already, because its user cancelled it or its time is over, is left
+        alone.
 
         Returns:
             None if the job was requeued, else why it was not.
         """
+        if AGAIN_FILE in os.environ:
+            Path(os.environ[AGAIN_FILE]).touch()
+            return None
         state, _ = _run("squeue", "--noheader", "--format=%T", "--jobs", str(self))
         return f"its state is {state}" if state not in ("", "RUNNING") else _run("scontrol", "requeue", str(self))[1]
 

@@ -83,29 +83,36 @@ class FailedStarts:
 
     def __init__(self, words: Sequence[str]) -> None:
         run_dir = Path(words[words.index("--run_dir") + 1])
-        self._file, self._ledger = run_dir / ".failed", Ledger(run_of(run_dir) / FILE_NAME).path
-        last = run_dir / "checkpoints" / "last.ckpt"
-        config = Path(words[words.index("--config") + 1]).read_bytes() if "--config" in words else b""
-        content = config + (str(last.stat().st_mtime_ns) if last.exists() else "").encode()
-        self._line = f"{hashlib.sha256(content).hexdigest()}\n"
-        self._paid = self._size()
+        self._file, self._start = run_dir / ".failed", run_dir / ".start"
+        self._ledger, self._last = Ledger(run_of(run_dir) / FILE_NAME).path, run_dir / "checkpoints" / "last.ckpt"
+        self._config = Path(words[words.index("--config") + 1]) if "--config" in words else None
 
     def _size(self) -> int:
         return self._ledger.stat().st_size if self._ledger.is_file() else 0
 
-    def refuse_third(self) -> None:
-        """Refuse to start where two starts like this one have failed."""
-        if self._file.is_file() and self._file.read_text(encoding="utf-8") == self._line * 2:
+    def begin(self) -> None:
+        """Write down how it starts, for whoever sees it end.
+
+        Raises:
+            UserError: Two starts like this one have failed.
+        """
+        content = b"" if self._config is None else self._config.read_bytes()
+        content += (str(self._last.stat().st_mtime_ns) if self._last.exists() else "").encode()
+        line = hashlib.sha256(content).hexdigest()
+        if self._file.is_file() and self._file.read_text(encoding="utf-8") == f"{line}\n" * 2:
             raise UserError(
                 f"{self._file.parent.name} has failed twice at the same place, and each start spends a step: nothing "
                 f"was started. Mend what the last message said; then delete {self._file}, and give the command again"
             )
+        self._start.parent.mkdir(parents=True, exist_ok=True)
+        self._start.write_text(f"{line} {self._size()}", encoding="utf-8")
 
     def note(self) -> None:
-        """Count this one, if it has paid."""
-        if self._size() > self._paid:
+        """Count a start that has failed, if it has paid."""
+        line, paid = self._start.read_text(encoding="utf-8").split()
+        if self._size() > int(paid):
             told = self._file.read_text(encoding="utf-8") if self._file.is_file() else ""
-            self._file.write_text(self._line * (2 if told == self._line else 1), encoding="utf-8")
+            self._file.write_text(f"{line}\n" * (2 if told == f"{line}\n" else 1), encoding="utf-8")
 
 
 def wandb_id(run_dir: Path, job: SlurmJob | None = None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +13,7 @@ from commands.lightning.own_code import find_here
 from commands.run.closing import tell_result
 from commands.run.execution.execute import run_here
 from commands.run.execution.forks import answer, can_fork
-from commands.run.execution.jobs import name_points, run_grid, submit_run
+from commands.run.execution.jobs import name_points, run_grid, submit_runs
 from commands.run.execution.settle import begin, make_folder, write
 from commands.run.execution.slurm import Site, load_site
 from commands.run.experiment.experiment import Point, joined, load, read_grid, read_values
@@ -118,7 +119,7 @@ def run(
         if mode == "local":
             return execute(plan, cluster.interpreter, verbose)
         if mode != "check":
-            submit_run(plan, cluster, is_dry=mode == "dry-run")
+            submit_runs({"": plan}, plan.run, cluster, is_dry=mode == "dry-run")
         return 0
 
     if grid:
@@ -132,7 +133,7 @@ def run(
     return status
 
 
-def execute(plan: RunPlan, python: str, is_verbose: bool = False) -> int:
+def execute(plan: RunPlan, python: Sequence[str], is_verbose: bool = False) -> int:
     """Run the steps here, and say what came of them; exit status."""
     with hold(make_folder(plan.run)):
         start = time.time()

@@ -27,7 +27,7 @@ def write_experiment(path: Path, **fields: object) -> Path:
 
 
 class Job:
-    """One job of a dry run: its name, its options, its command, the names that it waits for."""
+    """One job of a dry run: its name, its options, its run, its command, the names that it waits for."""
 
     def __init__(self, text: str) -> None:
         match = re.fullmatch(r"JOB_(\w+)=\$\((sbatch .*)\)", text, re.DOTALL)
@@ -36,14 +36,14 @@ class Job:
         self.variable = match[1]
         place = next(i for i, word in enumerate(words) if word.endswith(".sbatch"))
         self.options = words[1:place]
-        self.kind, self.mark = Path(words[place]).stem, words[place + 1]
-        self.command = words[place + 2 :]
-        waits = [word for word in self.options if word.startswith("--dependency=afterok:")]
+        self.kind, self.run = Path(words[place]).stem, words[place + 1]
+        self.command = words[place + 3 :]
+        waits = [word for word in self.options if word.startswith("--dependency=after")]
         self.after = re.findall(r"\$JOB_(\w+)", "".join(waits))  # variables, of which jobs_in makes names
         assert bool(self.after) == ("--kill-on-invalid-dep=yes" in words)
         (named,) = (word for word in words if word.startswith("--job-name="))
         self.name = named.rpartition(".")[2]
-        assert re.sub(r"\W", "_", self.name) == self.variable
+        assert words[place + 2] == self.name and self.variable.startswith(re.sub(r"\W", "_", self.name))
 
 
 def jobs_in(text: str) -> list[Job]:

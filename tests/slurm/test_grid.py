@@ -74,16 +74,24 @@ def test_a_grid_goes_on_after_a_failed_run(tmp_path: Path, capsys: pytest.Captur
     assert printed.count("FAILED with status 2: error:") == 2 and "no/such/other.jsonl" in printed
 
 
-def test_a_grid_is_one_array(
+def test_a_step_of_a_grid_is_one_array_that_asks_for_what_it_needs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for check in ("check_files", "check_models"):  # neither files nor models are here
         monkeypatch.setattr(f"commands.run.preflight.preflight.{check}", lambda plan: None)
-    words = ("--grid", "privacy.max_grad_norm=0.05,0.1,0.5,1.0", "epsilon=3")
-    assert launch("smcalflow", tmp_path / "runs", "--dry-run", *words) == 0
-    text = capsys.readouterr().out
-    assert "--array=0-3%4" in text and not jobs_in(text)
-    assert text.strip().endswith("epsilon=3,max_grad_norm=1.0")
+    words = ("--grid", "privacy.max_grad_norm=0.05,0.1", "epsilon=3,inf", "--systems", "one_stage")
+    assert launch("smcalflow", tmp_path / "runs", "--dry-run", *words, "--profile=dgx-a100") == 0
+    jobs = [(job.name, job) for job in jobs_in(capsys.readouterr().out)]
+    of_all = ["--array=0,1,2,3%4"]
+    told = {name: [word for word in job.options if word.startswith(("--array", "--gres"))] for name, job in jobs}
+    assert told["one_stage-one_stage"] == ["--gres=gpu:a100:8", *of_all]
+    assert told["one_stage-evaluate"] == ["--gres=gpu:a100:1", *of_all]
+    assert told["one_stage-words"] == ["--array=0,2%4"], "without privacy none are counted, and no GPU is held"
+    reports = [job for name, job in jobs if name == "report"]
+    assert [job.after for job in reports] == [["one_stage-words", "one_stage-evaluate"], ["one_stage-evaluate"]]
+    assert "--array=1,3%4" in reports[1].options
+    run = f"{tmp_path}/runs/{{point}}"
+    assert jobs[0][1].run == run and f"{run}/configs/one_stage-one_stage.yaml" in jobs[0][1].command
 
 
 def test_only_other_values_of_epsilon_and_seed_stand_in_the_table_of_the_experiment(

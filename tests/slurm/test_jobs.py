@@ -21,10 +21,10 @@ QUICKSTART = str(ROOT / "configs" / "experiments" / "quickstart.yaml")
 
 PROGRAM = """\
 #!{python} -S
-# cli.py COMMAND …; a file BEHAVE/STAGE says what is special about a stage: fail, meet another one, or wait for a signal
-import json, os, signal, subprocess, sys, time
+# cli.py COMMAND …; a file BEHAVE/STAGE says what is special about a stage: fail, meet another one, hold, wait
+import json, os, signal, sys, time
 words, place = sys.argv[1:], os.environ["BEHAVE"]
-if words[0] == "-P" or words[1] == "run":  # what starts a stage, and what runs a task of an array
+if words[0] == "-P":  # what a job notes of its step
     os.execv("{python}", ["{python}", *words])
 out = words[words.index("--run_dir" if "--run_dir" in words else "--config") + 1]
 stage = os.path.basename(out).removesuffix(".yaml")
@@ -45,11 +45,7 @@ def checkpoint():
 def preempted(*_):
     checkpoint()
     if rank == 0:
-        job = os.environ["SLURM_JOB_ID"]
-        if "SLURM_ARRAY_JOB_ID" in os.environ:
-            job = os.environ["SLURM_ARRAY_JOB_ID"] + "_" + os.environ["SLURM_ARRAY_TASK_ID"]
-        subprocess.run(["scontrol", "requeue", job])
-    time.sleep(9)
+        open(os.environ["DOPPEL_AGAIN"], "w").close()
     sys.exit(75)
 
 
@@ -62,9 +58,11 @@ if behaviour == "meet":
     deadline = time.time() + 60
     while "parse2utterance" not in open(place + "/log").read() and time.time() < deadline:
         time.sleep(0.2)
+while behaviour == "hold" and open(path).read():
+    time.sleep(0.2)
 if behaviour == "wait" and restart == 0:
     time.sleep(2)  # imports
-    signal.signal(signal.SIGUSR1, preempted)
+    signal.signal(signal.SIGUSR2, preempted)
     note("listening")
     time.sleep(300)
 time.sleep(1)
@@ -85,7 +83,7 @@ class Pipeline:
         self.python.chmod(0o755)
 
     def submit(self, *words: str) -> dict[str, str]:
-        """Submit, and give the job of every stage."""
+        """Submit, and give the job of every stage; what stands in for a training would charge nothing."""
         site = self.folder / "site.yaml"
         fields = {
             "python": str(self.python),
@@ -96,8 +94,9 @@ class Pipeline:
         }
         site.write_text(json.dumps(fields))
         command = [sys.executable, str(ROOT / "cli.py"), "run", QUICKSTART, str(self.run), "--submit"]
+        command += [] if "--grid" in words else ["--epsilon=inf"]
         self.printed = self.cluster.run(*command, f"--site={site}", *words, BEHAVE=str(self.folder))
-        return dict(re.findall(r"(\S+): (?:job|task) (\S+)", self.printed))
+        return dict(re.findall(r"── (.+): (?:job|task) (\S+)$", self.printed, re.MULTILINE))
 
     def behave(self, stage: str, how: str) -> None:
         (self.folder / stage).write_text(how)
@@ -124,7 +123,7 @@ def test_stages_run_in_order_survive_a_failure_and_are_not_run_twice(pipeline: P
     pipeline.behave("parse_tree", "fail")
     pipeline.behave("one_stage", "meet")
     jobs = pipeline.submit()
-    assert len(jobs) == 9
+    assert len(jobs) == 10
     pipeline.cluster.wait(jobs["two_stage-parse_tree"], "FAILED")
     pipeline.cluster.wait(jobs["one_stage-evaluate"], "COMPLETED")
     for name in ("two_stage-sample_parse_tree", "two_stage-sample_parse2utterance", "two_stage-evaluate", "report"):
@@ -134,9 +133,9 @@ def test_stages_run_in_order_survive_a_failure_and_are_not_run_twice(pipeline: P
     assert {line["rank"] for line in first} == {0, 1} and "--trainer.devices 2" in first[0]["words"]
     assert second[0]["at"] < first[-1]["at"], "trainings run side by side"
 
-    pipeline.behave("parse_tree", "")
+    pipeline.behave("parse_tree", "hold")
     again = pipeline.submit()
-    assert pipeline.printed.count("done already, skipped") == 4
+    assert pipeline.printed.count("done already, skipped") == 5
     assert again.keys() == {
         "two_stage-parse_tree",
         "two_stage-sample_parse_tree",
@@ -146,6 +145,7 @@ def test_stages_run_in_order_survive_a_failure_and_are_not_run_twice(pipeline: P
     }
     pipeline.submit()
     assert pipeline.printed.count("is in the queue already") == 5
+    pipeline.behave("parse_tree", "")
     pipeline.cluster.wait(again["report"], "COMPLETED")
     assert all(len(pipeline.log("end", stage)) == 2 for stage in ("one_stage", "parse_tree", "sample_parse_tree"))
     ends = [pipeline.log("end", s)[-1]["at"] for s in ("parse_tree", "sample_parse_tree", "sample_parse2utterance")]
@@ -160,14 +160,15 @@ def test_training_and_sampling_are_preempted_and_go_on(pipeline: Pipeline) -> No
     jobs = pipeline.submit("--systems", "one_stage")
     pipeline.wait_for(2, "start", "one_stage")
     pipeline.cluster.run(
-        "scancel", "--signal=USR1", jobs["one_stage-one_stage"]
+        "scancel", "--signal=USR2", jobs["one_stage-one_stage"]
     )  # too early to be heard: it does no harm
     pipeline.wait_for(2, "listening", "one_stage")
-    pipeline.cluster.run("scancel", "--signal=USR1", jobs["one_stage-one_stage"])
+    pipeline.cluster.run("scancel", "--signal=USR2", jobs["one_stage-one_stage"])
     assert pipeline.cluster.wait(jobs["one_stage-one_stage"], "COMPLETED")["Restarts"] == "1"
     resumed = [line for line in pipeline.log("start", "one_stage") if line["restart"]]
     assert len(resumed) == 2 and all("--ckpt_path last" in line["words"] for line in resumed)
-    assert all("ckpt_path" not in line["words"] for line in pipeline.log("start", "one_stage")[:2])
+    told = pipeline.cluster.output(pipeline.cluster.job(jobs["one_stage-one_stage"]))
+    assert told.count("── one_stage-one_stage") == 2 and told.count("resuming from one_stage") == 1
 
     pipeline.wait_for(2, "listening", "sample_one_stage")
     urgent = ["sbatch", "--parsable", "--partition=urgent", "--ntasks=4", "--output=/dev/null", "--wrap=true"]
@@ -181,21 +182,22 @@ def test_training_and_sampling_are_preempted_and_go_on(pipeline: Pipeline) -> No
 @pytest.mark.slurm
 def test_array_tasks_have_their_own_folders_and_are_requeued_alone(pipeline: Pipeline) -> None:
     pipeline.behave("one_stage", "wait")
-    words = ("--systems", "one_stage", "--grid", "epsilon=3,8", "seed=1")
+    words = ("--systems", "one_stage", "--grid", "epsilon=inf", "seed=1,2")
     jobs = pipeline.submit(*words)
-    first, second = jobs["epsilon=3,seed=1"], jobs["epsilon=8,seed=1"]
+    first, second = jobs["epsilon=inf,seed=1: one_stage-one_stage"], jobs["epsilon=inf,seed=2: one_stage-one_stage"]
     pipeline.wait_for(4, "listening", "one_stage")
     pipeline.submit(*words)
-    assert pipeline.printed.count("is in the queue already") == 2
+    assert pipeline.printed.count("in the queue already") == 2
     for job in (first, second):
-        pipeline.cluster.run("scancel", "--signal=USR1", job)
+        pipeline.cluster.run("scancel", "--signal=USR2", job)
     for job in (first, second):
         assert pipeline.cluster.wait(job, "COMPLETED")["Restarts"] == "1"
     for line in pipeline.log("start", "one_stage"):
         folder = re.findall(r"--run_dir (\S+)/one_stage/one_stage ", line["words"])[0]
-        assert folder in (f"{pipeline.run}/epsilon=3,seed=1", f"{pipeline.run}/epsilon=8,seed=1")
+        assert folder in (f"{pipeline.run}/epsilon=inf,seed=1", f"{pipeline.run}/epsilon=inf,seed=2")
         assert f"--config {folder}/configs/one_stage-one_stage.yaml " in line["words"]
-        assert ("--ckpt_path last" in line["words"]) == bool(line["restart"])
+    for point in ("epsilon=inf,seed=1", "epsilon=inf,seed=2"):
+        pipeline.cluster.wait(jobs[f"{point}: report"], "COMPLETED")
     pipeline.submit(*words)
     assert pipeline.printed.count("finished already") == 2
 

@@ -20,7 +20,7 @@ def test_shellcheck_finds_nothing() -> None:
     shellcheck = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which("shellcheck")
     assert shellcheck is not None, "shellcheck is part of the extra `test`: pip install '.[test]'"
     files = scripts()
-    assert {"job.sh", "fit.sbatch", "array.sbatch", "run"} <= {path.name for path in files}
+    assert {"job.sh", "fit.sbatch", "tool.sbatch", "run"} <= {path.name for path in files}
     command = [shellcheck, "--external-sources", f"--source-path={ROOT}", *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=120)
     assert done.returncode == 0, done.stdout

@@ -208,7 +208,7 @@ def test_jobs_are_what_a_local_run_does(
     expected = [" ".join(job.command[1:]).replace(f"{run}/code", str(ROOT)) for job in listed]
     assert expected == (stand_ins / "python.log").read_text().splitlines()
     assert re.findall(r"^── ([\w-]+) \(", printed, re.MULTILINE) == [job.name for job in listed]
-    assert all(Path(job.mark).is_file() for job in listed[:-1])
+    assert all((Path(job.run) / ".done" / job.name).is_file() for job in listed[:-1])
     assert launch(experiment, run, "--dry-run", *words) == 0
     assert [job.name for job in jobs_in(capfd.readouterr().out)] == ["report"]
     local = {path.name: path.read_text() for path in (run / "configs").iterdir()}
@@ -253,7 +253,7 @@ def test_a_submission_copies_the_code_and_a_second_one_submits_what_is_missing(
     lines = (stand_ins / "sbatch.log").read_text().splitlines()[10:]
     assert len(lines) == 6
     assert "--dependency" not in lines[0], "what one_stage-evaluate reads is there"
-    assert [re.findall(r"afterok:(\S+)", line) for line in lines[3:5]] == [["112:113"], ["114"]]
+    assert [re.findall(r"afterok:(\d+)", line) for line in lines[3:5]] == [["112", "113"], ["114"]]
 
 
 def test_where_sbatch_finds_no_cluster_the_way_to_run_here_is_named(
@@ -352,43 +352,36 @@ def test_a_mistyped_system_is_answered_by_the_nearest(
     assert "did you mean topics?" in error and str(experiment) in error
 
 
-@pytest.mark.slow
-def test_tasks_of_an_array_have_a_run_folder_each(
+def test_a_task_of_an_array_runs_the_step_of_its_point(
     tmp_path: Path, stand_ins: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A task runs the stages of its point; what is finished or in the queue has none."""
-    runs, python = tmp_path / "runs", f"python={stand_ins}/python"
-    grid = ("--grid", "seed=1,2", "epsilon=3,inf", "--systems", "one_stage", "--slurm", "throttle=2", python)
-    point = ("--epsilon=3", "--seed=1", "--systems", "one_stage", "--slurm", python)
-    assert launch("quickstart", runs / "epsilon=3,seed=1", "--local", *point) == 0
-    assert launch("quickstart", runs, "--dry-run", *grid) == 0
-    assert "# epsilon=3,seed=1: finished already" in capfd.readouterr().out and not (runs / "slurm").exists()
-    assert launch("quickstart", runs, "--submit", *grid) == 0
-    assert "epsilon=3,seed=2: task 101_1" in capfd.readouterr().out
-    line = (stand_ins / "sbatch.log").read_text()
-    assert " --array=0-2%2 " in line and line.endswith(
-        f"{runs} epsilon=inf,seed=1 epsilon=3,seed=2 epsilon=inf,seed=2\n"
-    )
-    assert (runs / "slurm" / "epsilon=3,seed=2.job").read_text() == "101_1\n"
+    """A point keeps its number in a later submission, which has a task for those alone that wait."""
+    runs = tmp_path / "runs"
+    grid = ("--submit", "--systems", "one_stage", "--set", "words=null", "--slurm", "throttle=2", "python=env python")
+    assert launch("quickstart", runs, "--grid", "seed=1,2", *grid) == 0
+    assert "── seed=2: one_stage-one_stage: task 101_1" in capfd.readouterr().out
+    assert (runs / "seed=2" / "slurm" / "one_stage-one_stage.job").read_text() == "101_1\n"
+    (runs / "seed=1" / ".done").mkdir()
+    (runs / "seed=1" / ".done" / "one_stage-one_stage").touch()
+    assert launch("quickstart", runs, "--grid", "seed=1,2,3", *grid) == 0
+    again = (stand_ins / "sbatch.log").read_text().splitlines()[4:]
+    arrays = [re.findall(r"--array=(\S+)|aftercorr:(\d+)", line) for line in again]
+    assert arrays[:3] == [[("1,2%2", "")], [("0%2", "")], [("1,2%2", ""), ("", "105")]]
 
-    task = {"SLURM_ARRAY_TASK_ID": "1", "SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1"}
     (stand_ins / "srun").write_text('#!/usr/bin/env bash\nwhile [[ "$1" = -* ]]; do shift; done\nexec "$@"\n')
     (stand_ins / "srun").chmod(0o755)
-    (stand_ins / "python").write_text(  # the command itself runs; what it starts is written down
-        f'#!/usr/bin/env bash\necho "$@" >> "$CALLS/task.log"\n[ "$2" != run ] || exec {sys.executable} "$@"\n'
+    task = {"SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_JOB_ID": "7", "SLURM_JOB_ID": "8", "SLURM_JOB_NUM_NODES": "1"}
+    places = {"DOPPEL_CODE": str(runs / "code"), "DOPPEL_POINTS": str(runs / "slurm" / "points")}
+    words = again[0].split()
+    script = words[next(place for place, word in enumerate(words) if word.endswith("fit.sbatch")) :]
+    subprocess.run(["bash", *script], env=os.environ | task | places, cwd=ROOT, check=True, timeout=60)
+    begin, fit, end = (stand_ins / "python.log").read_text().splitlines()
+    stage = f"{runs}/seed=2/configs/one_stage-one_stage.yaml --run_dir {runs}/seed=2/one_stage/one_stage"
+    assert fit == (
+        f"{runs}/code/cli.py fit --config {stage} --ckpt_path last --trainer.num_nodes 1 --trainer.devices 1"
     )
-    environment = os.environ | task | {"DOPPEL_CODE": str(runs / "code")}
-    script = ["bash", str(runs / "code" / "slurm" / "array.sbatch"), str(stand_ins / "python"), str(runs)]
-    script += ["epsilon=inf,seed=1", "epsilon=3,seed=2", "epsilon=inf,seed=2"]
-    subprocess.run(script, env=environment, cwd=ROOT, check=True, timeout=60, capture_output=True)
-    calls = (stand_ins / "task.log").read_text()
-    assert f"{runs}/code/cli.py fit --config {runs}/epsilon=3,seed=2/configs/one_stage-one_stage.yaml" in calls
-    assert f"--run_dir {runs}/epsilon=3,seed=2/one_stage/one_stage --trainer.num_nodes 1 --trainer.devices 1" in calls
-    config = yaml.safe_load((runs / "epsilon=3,seed=2" / "configs" / "one_stage-one_stage.yaml").read_text())
-    assert config["seed_everything"] == 2 and config["privacy"]["target_epsilon"] == 3
-    settings = yaml.safe_load((runs / "epsilon=3,seed=2" / "experiment.yaml").read_text())
-    assert settings["name"] == "quickstart" and (runs / "code" / "COMMIT").read_text().strip() in settings["commit"]
-    assert not (runs / "epsilon=inf,seed=1").exists() and not (runs / "epsilon=inf,seed=2").exists()
+    assert begin.startswith(f"-P -m commands.run.execution.in_job begin fit {runs}/seed=2 one_stage-one_stage ")
+    assert f"in_job end fit {runs}/seed=2 one_stage-one_stage 0 " in end
 
 
 def test_a_stage_that_fails_leaves_no_mark_and_a_fit_resumes_what_is_there(
@@ -404,14 +397,13 @@ def test_a_stage_that_fails_leaves_no_mark_and_a_fit_resumes_what_is_there(
     assert run_step("fit", mark, ["echo", "--run_dir", str(stage), "--seed_everything", "1"]) == 0
     assert capfd.readouterr().out.endswith("--seed_everything 1 --ckpt_path last\n")
     assert int(mark.read_text()) >= 0
-    by_hand = [sys.executable, "-m", "commands.run.execution.execute", "fit", str(mark), "false"]
-    done = subprocess.run(by_hand, capture_output=True, text=True, timeout=60, cwd=ROOT)
-    assert (done.returncode, done.stdout) == (0, "── fit: done already, skipped\n")
 
 
 def test_whoever_ends_a_run_ends_its_stage(tmp_path: Path) -> None:
-    mark, words = tmp_path / "mark", [sys.executable, "-m", "commands.run.execution.execute", "tool"]
-    words += [str(tmp_path / "mark"), "bash", "-c", f"echo $$ > {tmp_path}/pid; exec sleep 60"]
+    mark, step = tmp_path / "mark", ["bash", "-c", f"echo $$ > {tmp_path}/pid; exec sleep 60"]
+    program = "import sys; from pathlib import Path; from commands.run.execution.execute import run_step; "
+    words = [sys.executable, "-c", f"{program}sys.exit(run_step('tool', Path(sys.argv[1]), sys.argv[2:]))"]
+    words += [str(mark), *step]
     with subprocess.Popen(words, cwd=ROOT) as runner:
         deadline = time.monotonic() + 30
         while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():

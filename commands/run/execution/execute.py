@@ -1,7 +1,4 @@
-"""Steps that run: all of a run folder here, one after the other, or one in its job.
-
-By hand, or in a job: ``python -m commands.run.execution.execute KIND MARK COMMAND…``; the code is on ``PYTHONPATH``.
-"""
+"""Steps that run here, one after the other."""
 
 from __future__ import annotations
 
@@ -24,7 +21,6 @@ from commands.run_folder.steps import Step
 from doppel.console.heard import heard
 from doppel.console.parent import VARIABLE
 from doppel.console.say import minutes, say, telling_the_time
-from doppel.errors import UserError
 from doppel.files import write_text
 
 #: Rough seconds of the kinds, from which the time left is guessed.
@@ -36,7 +32,9 @@ _MEMORY = {"fit": "fit_mem", "predict": "predict_mem", "metrics": "tool_mem", "t
 _WHAT_OF = {"resample": "counting and drawing", "attributes": "counting and drawing", "evolve": "writing and voting"}
 
 
-def run_here(run: Path, steps: Sequence[Step], python: str = sys.executable, is_verbose: bool = False) -> int:
+def run_here(
+    run: Path, steps: Sequence[Step], python: Sequence[str] = (sys.executable,), is_verbose: bool = False
+) -> int:
     """Run each step that has no mark in ``RUN/.done``, and say how long it took and what is left.
 
     Returns:
@@ -56,7 +54,7 @@ def run_here(run: Path, steps: Sequence[Step], python: str = sys.executable, is_
         started = time.time()
         # metrics and the report are told by the last lines of the run
         is_told = is_verbose or step.command == "evolve" or (step.kind != "metrics" and step.name != "report")
-        command = [python, str(ROOT / "cli.py"), *step.words(run)]
+        command = [*python, str(ROOT / "cli.py"), *step.words(run)]
         bar = nullcontext() if step.kind in ("fit", "predict") else telling_the_time(step.name)
         with heard(not is_told) as outputs, bar:
             status = run_step(step.kind, marks[step.name], command, PLACE, is_worth_it, outputs)
@@ -84,8 +82,7 @@ def run_step(
     What the step has left is entered into the run's manifest before that
     (:func:`~commands.run_folder.manifest_writer.enter`), by this process alone, however many tasks the command had.
 
-    A fit goes on from the last checkpoint of its ``--run_dir``, if there is one: decided now, so that a requeued job
-    resumes. In a job, fit and predict run under srun, a task for each device.
+    A fit goes on from the last checkpoint of its ``--run_dir``, if there is one.
 
     Args:
         kind: Of the step.
@@ -101,23 +98,15 @@ def run_step(
     """
     if mark is not None and mark.exists():
         return 0
-    words, launch = list(command), []
+    words = list(command)
     failures = None
     if kind == "fit":
         failures = FailedStarts(words)
-        failures.refuse_third()
+        failures.begin()
         stage = Path(words[words.index("--run_dir") + 1])
         if last_checkpoint(stage) is not None:
             say(f"   resuming from {stage.name}/checkpoints/last.ckpt")
             words += ["--ckpt_path", "last"]
-    if os.environ.get("DOPPEL_SRUN") and kind in ("fit", "predict"):
-        nodes = os.environ["SLURM_JOB_NUM_NODES"] if kind == "fit" else "1"
-        tasks = os.environ.get("SLURM_NTASKS_PER_NODE", "1")
-        launch = ["srun", "--kill-on-bad-exit=1", f"--nodes={nodes}", f"--ntasks={int(nodes) * int(tasks)}"]
-        launch += [f"--ntasks-per-node={tasks}", f"--cpus-per-task={os.environ.get('SLURM_CPUS_PER_TASK', '1')}"]
-        # Until the program listens, SIGUSR1 must not end it: the job would fail, and nothing would requeue it.
-        launch += ["bash", "-c", 'trap "" USR1; exec "$@"', "task"]
-        words += ["--trainer.num_nodes", nodes, "--trainer.devices", tasks]
     sys.stdout.flush()
     start = time.time()
     before = signal.getsignal(signal.SIGTERM)
@@ -141,7 +130,7 @@ def run_step(
                 environment[VARIABLE] = str(os.getpid())
             _on_sigterm(end)  # before: in a job nothing else ends what was just started
             out, err = outputs
-            process = subprocess.Popen([*launch, *words], cwd=cwd, stdout=out, stderr=err, env=environment)
+            process = subprocess.Popen(words, cwd=cwd, stdout=out, stderr=err, env=environment)
         if is_ended:
             process.terminate()
         status = process.wait()
@@ -156,13 +145,23 @@ def run_step(
     if failures is not None and not is_ended and status not in (0, 75, 130, 143):
         failures.note()
     if status == 137 and not is_ended:
-        less = f", or give a smaller {_LESS[kind]}" if kind in _LESS else ""
-        more = "free some" if "SLURM_JOB_ID" not in os.environ else f"ask for more (--slurm {_MEMORY[kind]}=64G)"
-        say(f"error: killed, as a system does where memory runs out: {more}{less}", is_error=True)
+        tell_killed(kind)
     if status == 0 and mark is not None:
-        enter(mark.parent.parent, mark.name)
-        write_text(mark, f"{int(time.time() - start)}\n")
+        keep_outcome(mark, int(time.time() - start))
     return 143 if is_ended and status == 0 else status
+
+
+def keep_outcome(mark: Path, seconds: int) -> None:
+    """Enter what a step has left into the manifest, and mark it done."""
+    enter(mark.parent.parent, mark.name)
+    write_text(mark, f"{seconds}\n")
+
+
+def tell_killed(kind: str) -> None:
+    """Say what helps where a system kills, which it does where memory runs out."""
+    less = f", or give a smaller {_LESS[kind]}" if kind in _LESS else ""
+    more = "free some" if "SLURM_JOB_ID" not in os.environ else f"ask for more (--slurm {_MEMORY[kind]}=64G)"
+    say(f"error: killed, as a system does where memory runs out: {more}{less}", is_error=True)
 
 
 def _on_sigterm(handler: Any) -> None:
@@ -174,21 +173,3 @@ def _on_sigterm(handler: Any) -> None:
 def _weight(step: Step) -> float:
     epochs = step.config.get("trainer", {}).get("max_epochs", 1) if step.kind == "fit" else 1
     return _WEIGHTS[step.kind] * float(epochs)
-
-
-def main(argv: Sequence[str]) -> int:
-    """Run a step as the command line says."""
-    kind, mark, *command = argv
-    name = Path(mark).name
-    if mark != "-":
-        done = Path(mark).exists()
-        sys.stdout.write(f"── {name}: done already, skipped\n" if done else f"── {name}\n")
-    try:
-        return run_step(kind, None if mark == "-" else Path(mark), command)
-    except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

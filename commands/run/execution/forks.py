@@ -42,14 +42,14 @@ if VARIABLE in os.environ:  # this is the process that forks: it ends with the r
     end_with_named()
 
 
-def can_fork(python: str) -> bool:
+def can_fork(python: Sequence[str]) -> bool:
     """Return whether steps that an interpreter is to run may be forked by this process.
 
-    In a job each step is started by srun, and another interpreter cannot be forked from this one's like. What forks
-    ends with the thread that started it, and would take the steps of other threads along.
+    Another interpreter cannot be forked from this one's like. What forks ends with the thread that started it, and
+    would take the steps of other threads along.
     """
     is_first = threading.current_thread() is threading.main_thread()
-    return python == sys.executable and "SLURM_JOB_ID" not in os.environ and is_first
+    return list(python) == [sys.executable] and "SLURM_JOB_ID" not in os.environ and is_first
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A run as SLURM jobs that wait for one another, and the runs of a grid: one after the other, or as one array."""
+"""A run as SLURM jobs that wait for one another, and the runs of a grid: one after the other, or as arrays."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from commands.run.execution.code_copy import copy_code
 from commands.run.execution.settle import write
-from commands.run.execution.slurm import Site, queued, submit
-from commands.run.experiment.experiment import Point, save
+from commands.run.execution.slurm import Site, note, submit
+from commands.run.experiment.experiment import Point
 from commands.run.steps.run_plan import Mode, RunPlan
 from commands.run_folder.places import PLACE
 from commands.run_folder.steps import Step
 from doppel.console.say import say
 from doppel.errors import UserError
+from doppel.files import write_text
 
 #: Exit statuses of a run that somebody, or the machine, has ended: at Ctrl-C, by SIGTERM, or preempted.
 _ENDED = (130, 143, 75)
@@ -58,7 +58,7 @@ def run_grid(
     site: Site,
     mode: Mode,
 ) -> int:
-    """Run every point that may start: one after the other, or as the tasks of one array.
+    """Run every point that may start: one after the other, or as tasks of arrays.
 
     All are made and asked first whether they may (``gate``, which raises UserError), before any of them spends. The
     points after a failed one take place, but not after one that was interrupted, or ended from without.
@@ -76,8 +76,8 @@ def run_grid(
             plan = make(point, name)
             if not is_here and not plan.waiting:
                 summary.append(f"{name}: finished already")
-            elif not is_here and (job := queued(runs, name)) is not None:
-                summary.append(f"{name}: job {job} is in the queue already")
+            elif not is_here and all(step.name in plan.jobs for step in plan.waiting):
+                summary.append(f"{name}: in the queue already")
             else:
                 gate(plan)
                 ready[name] = plan
@@ -87,7 +87,7 @@ def run_grid(
     if mode == "check":
         summary += [f"{name}: checked" for name in ready]
     elif ready and mode != "local":
-        summary += submit_array(ready, runs, site, mode == "dry-run")
+        submit_runs(ready, runs, site, mode == "dry-run")
     for name, plan in ready.items() if mode == "local" else ():
         if failed in _ENDED:
             summary.append(f"{name}: not started")
@@ -109,70 +109,107 @@ def run_grid(
     return failed
 
 
-def submit_run(plan: RunPlan, site: Site, is_dry: bool) -> None:
-    """Submit a job for every step that is not done, or print how; jobs wait for what they read."""
-    code, lead = plan.run / "code", "#" if is_dry else "──"
+def submit_runs(plans: Mapping[str, RunPlan], folder: Path, site: Site, is_dry: bool) -> None:
+    """Submit a job for every step that is not done, or print how; jobs wait for what they read.
+
+    For the points of a grid a job is an array with a task for each point, so that each step asks for what it needs: a
+    task waits for those of its own point. A point keeps its number, so a later submission waits for an earlier one.
+
+    Args:
+        plans: Of the points of a grid by name; of a single run under the empty name.
+        folder: Of the run, or of all runs of the grid: the code goes there.
+        site: The cluster.
+        is_dry: Whether it is printed alone.
+
+    Raises:
+        UserError: sbatch refuses a job.
+    """
+    code, lead = folder / "code", "#" if is_dry else "──"
+    is_grid = "" not in plans
     if is_dry:
-        say(f"# code is first copied to {code}, configuration to {plan.run}/configs")
-        _show_exported(site, code)
+        say(f"# code is first copied to {code}, configuration to {folder}{'/POINT' if is_grid else ''}/configs")
     else:
-        write(plan, overwrite=copy_code(code, site))
-        (plan.run / "slurm").mkdir(exist_ok=True)
-    jobs: dict[str, str] = {}
-    for step in plan.steps:
-        if step.is_once and plan.is_done(step.name):
-            say(f"{lead} {step.name}: done already, skipped")
-        elif step.name in plan.jobs:
-            jobs[step.name] = plan.jobs[step.name]
-            say(f"{lead} {step.name}: job {jobs[step.name]} is in the queue already")
-        else:
-            words = _sbatch(step, plan, site, jobs)
-            jobs[step.name] = _shown(step, words) if is_dry else submit(step.name, sum(words, []), plan.run, site)
+        is_new = copy_code(code, site)
+        for plan in plans.values():
+            write(plan, overwrite=is_new)
+            (plan.run / "slurm").mkdir(exist_ok=True)
+        (folder / "slurm").mkdir(exist_ok=True)
+    numbers = _numbered(plans, folder / "slurm" / "points", is_dry) if is_grid else {"": 0}
+    variables = site.exported(code) | ({"DOPPEL_POINTS": str(folder / "slurm" / "points")} if is_grid else {})
+    for name, value in variables.items() if is_dry else ():
+        say(f"export {name}={shlex.quote(value)}")
+    jobs: dict[tuple[str, str], str] = {}
+    for name in _in_order(plans.values()):
+        waiting: dict[tuple[str, ...], list[str]] = {}  # what is waited for → points
+        for point, plan in plans.items():
+            step, said = plan.step(name), f"{lead} {point and f'{point}: '}{name}: "
+            if step is None:
+                continue
+            if step.is_once and plan.is_done(name):
+                say(f"{said}done already, skipped")
+            elif name in plan.jobs:
+                jobs[point, name] = plan.jobs[name]
+                say(f"{said}job {plan.jobs[name]} is in the queue already")
+            else:
+                missing = [other for other in step.needs if (point, other) not in jobs and not plan.is_done(other)]
+                assert not missing, f"{name} stands before {missing}, which it needs"
+                after = (jobs[point, other] for other in step.needs if (point, other) in jobs)
+                waiting.setdefault(tuple(_after(job, is_grid) for job in after), []).append(point)
+        for number, (waits, points) in enumerate(waiting.items()):
+            words = _sbatch(name, {point: plans[point] for point in points}, folder, site, waits)
+            if is_grid:
+                words[0].append(f"--array={','.join(str(numbers[point]) for point in points)}%{site.throttle}")
+            variable = f"JOB_{re.sub('[^A-Za-z0-9]', '_', name)}{f'_{number + 1}' if number else ''}"
+            job = _shown(variable, words) if is_dry else submit(name, sum(words, []), variables)
+            for point in points:
+                jobs[point, name] = f"{job}_{numbers[point]}" if is_grid else job
+                if not is_dry:
+                    note(plans[point].run, name, jobs[point, name])
+                    say(f"── {point and f'{point}: '}{name}: {'task' if is_grid else 'job'} {jobs[point, name]}")
     if not is_dry:
         say(
-            f"── squeue --me shows the jobs; their output is in {plan.run}/slurm. "
+            f"── squeue --me shows the jobs; their output is in {folder}{'/POINT' if is_grid else ''}/slurm. "
             "Give the command again to go on after a failure."
         )
 
 
-def submit_array(works: Mapping[str, RunPlan], runs: Path, site: Site, is_dry: bool) -> list[str]:
-    """Submit one array with a task for each run of a folder, by name, so that no two share one; a line for each."""
-    code = runs / "code"
-    words = site.sbatch(
-        "fit", PLACE, [model for plan in works.values() for step in plan.steps for model in _models(step)]
-    )
-    words += [f"--array=0-{len(works) - 1}%{site.throttle}", f"--job-name={runs.name}.grid"]
-    words.append(f"--output={runs}/slurm/grid-%A_%a.out")
-    command = [f"{code}/slurm/array.sbatch", site.interpreter, str(runs)]
-    if is_dry:
-        say(f"# code is first copied to {code}, the experiment of every point to {runs}/configs")
-        _show_exported(site, code)
-        sys.stdout.write(" \\\n    ".join([words[0], *map(shlex.quote, words[1:]), shlex.join(command), *works]) + "\n")
-        return []
-    copy_code(code, site)
-    for folder in (runs / "configs", runs / "slurm"):
-        folder.mkdir(parents=True, exist_ok=True)
-    for name, plan in works.items():
-        overlays = list(dict.fromkeys([*plan.experiment.overlays, *site.overlays]))
-        save(replace(plan.experiment, overlays=overlays), runs / "configs" / f"{name}.yaml")
-    job = submit("grid", [*words, *command, *works], runs, site)
-    for task, name in enumerate(works):
-        (runs / "slurm" / f"{name}.job").write_text(f"{job}_{task}\n", encoding="utf-8")
-    return [f"{name}: task {job}_{task}" for task, name in enumerate(works)]
+def _in_order(plans: Iterable[RunPlan]) -> list[str]:
+    """Names of the steps of several runs, each in an order of all of them."""
+    names: list[str] = []
+    for plan in plans:
+        place = 0
+        for step in plan.steps:
+            if step.name not in names:
+                names.insert(place, step.name)
+            place = names.index(step.name) + 1
+    return names
 
 
-def _sbatch(step: Step, plan: RunPlan, site: Site, jobs: Mapping[str, str]) -> list[list[str]]:
-    """The job of a step: sbatch with its options, what it waits for, the script, and the command."""
-    code = plan.run / "code"
-    missing = [name for name in step.needs if name not in jobs and not plan.is_done(name)]
-    assert not missing, f"{step.name} stands before {missing}, which it needs"
-    words = [*site.sbatch(step.kind, PLACE, _models(step)), f"--job-name={plan.run.name}.{step.name}"]
-    words.append(f"--output={plan.run}/slurm/{step.name}-%j.out")
-    after = [jobs[name] for name in step.needs if name in jobs]
-    waits = ["--kill-on-invalid-dep=yes", f"--dependency=afterok:{':'.join(after)}"] if after else []
-    mark = str(plan.run / ".done" / step.name) if step.is_once else "-"
-    script = [f"{code}/slurm/{step.kind.replace('metrics', 'tool')}.sbatch", mark]
-    return [words, waits, script, [site.interpreter, str(code / "cli.py"), *step.words(plan.run)]]
+def _numbered(plans: Iterable[str], file: Path, is_dry: bool) -> dict[str, int]:
+    """Number the points of a grid by the lines of a file, to which new ones are added."""
+    known = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    known += [name for name in plans if name not in known]
+    if not is_dry:
+        write_text(file, "".join(f"{name}\n" for name in known))
+    return {name: number for number, name in enumerate(known)}
+
+
+def _after(job: str, is_grid: bool) -> str:
+    """What a job, or each task of an array, waits for: the end of a job, or of the same task of another array."""
+    array, _, task = job.rpartition("_")
+    return f"aftercorr:{array}" if is_grid and array and task.isdigit() else f"afterok:{job}"
+
+
+def _sbatch(name: str, plans: Mapping[str, RunPlan], folder: Path, site: Site, waits: Sequence[str]) -> list[list[str]]:
+    """The job of a step in one run, or in several: sbatch with its options, what it waits for, script, command."""
+    steps = [step for plan in plans.values() if (step := plan.step(name)) is not None]
+    is_grid, code = "" not in plans, folder / "code"
+    run = folder / "{point}" if is_grid else folder
+    words = site.sbatch(steps[0].kind, PLACE, [model for step in steps for model in _models(step)])
+    words += [f"--job-name={folder.name}.{name}", f"--output={folder}/slurm/{name}-{'%A_%a' if is_grid else '%j'}.out"]
+    after = ["--kill-on-invalid-dep=yes", f"--dependency={','.join(waits)}"] if waits else []
+    script = [f"{code}/slurm/{steps[0].kind.replace('metrics', 'tool')}.sbatch", str(run), name]
+    return [words, after, script, [*site.interpreter, str(code / "cli.py"), *steps[0].words(run)]]
 
 
 def _models(step: Step) -> list[dict[str, Any]]:
@@ -181,15 +218,9 @@ def _models(step: Step) -> list[dict[str, Any]]:
     return [arguments] if arguments and step.kind in ("fit", "predict") else []
 
 
-def _show_exported(site: Site, code: Path) -> None:
-    for name, value in site.exported(code).items():
-        say(f"export {name}={shlex.quote(value)}")
-
-
-def _shown(step: Step, job: list[list[str]]) -> str:
+def _shown(variable: str, job: list[list[str]]) -> str:
     """Print how a job would be submitted; the variable that holds its id."""
     (_, *options), waits, script, command = job
-    variable = f"JOB_{re.sub('[^A-Za-z0-9]', '_', step.name)}"
     lines = [*map(shlex.quote, options), *waits, shlex.join(script), shlex.join(command)]  # waits name variables
     say(f"{variable}=$(sbatch \\\n    " + " \\\n    ".join(lines) + ")")
     return f"${variable}"

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from commands.run_folder.places import ROOT
 from commands.run_folder.steps import Kind
-from doppel.console.say import say
 from doppel.errors import UserError
 from doppel.settings.facts import facts_of
 from doppel.settings.yaml_files import build, merge, read_yaml
@@ -27,6 +27,8 @@ _TIME = re.compile(rf"[0-9]+{_PART}{{0,2}}|[0-9]+-(?:[01]?[0-9]|2[0-3]){_PART}{{
 #: Memory that follows the base, and GiB of a process beside it.
 AUTO, _EACH = "auto", 16
 _MEMORY = re.compile("([0-9]+)([KMGT]?)")
+#: Seconds before the time limit, at which a job is told to save.
+_NOTICE = 120
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,8 @@ class Site:
         profile: Kind of node, a file of ``slurm/profiles``.
         nodes: Nodes per training.
         gpus_per_node: GPUs per node; 0 requests none.
+        gpu_type: Their type, as the cluster calls it (``sinfo --format=%G``), such as a100.
+        constraint: Features that a node has to have.
         tasks_per_node: Processes of a training per node; null: one per GPU.
         cpus_per_task: Cores per process.
         tool_cpus: Cores of a step without a model.
@@ -44,10 +48,13 @@ class Site:
         tool_partition: Partition of steps without a GPU, if different.
         account: Account that jobs are charged to.
         qos: Quality of service.
-        fit_time: Time limit of a training, which saves and is requeued two minutes before: a time as ``sbatch --time``
+        fit_time: Time limit of a training, which saves and is requeued before it: a time as ``sbatch --time``
             takes it (:data:`TIMES`); null: the partition's.
         predict_time: Time limit of a sampling, likewise.
-        tool_time: Time limit of other steps, which start anew if cut off.
+        tool_time: Time limit of other steps, likewise.
+        signal: Signal that SLURM sends before the time limit: USR2, or USR1.
+        notice_s: Seconds between the signal and the limit; null: 120, and of a training without adapters what writing
+            its checkpoint may take.
         fit_mem: Memory per process of a training, such as ``16G``; summed for a node's ``--mem``; 0: all of a node;
             null: the cluster's default; auto: 16G, and for a base of 1 GiB and more on this disk what it takes.
         predict_mem: Memory per process of a sampling.
@@ -55,9 +62,13 @@ class Site:
         sbatch_args: Further sbatch options of every job; they win.
         node_sbatch_args: Further sbatch options of jobs that use all GPUs of a node.
         overlays: Configuration files applied on top to every training of a language model.
-        python: Python of the jobs, visible on the nodes; null: the one that submits.
+        python: Python of the jobs, visible on the nodes, in one word or several; null: the one that submits.
+        container: What the tasks run in: words before the command, ``apptainer exec --nv image.sif``, or options of
+            srun, ``--container-image=…`` of pyxis. It sees the run folder, the code, data and ``scratch``.
+        srun_args: Further options of every srun, such as ``--mpi=pmix``.
         modules: Argument of ``module load`` in every job.
-        scratch: Fast local disk; temporary files go to SCRATCH/doppel-JOBID.
+        setup: Further lines of bash at the start of every job, after the modules.
+        scratch: Fast local disk of each node; temporary files go to SCRATCH/doppel-JOBID, removed at the end.
         environment: Variables of every job, such as NCCL_SOCKET_IFNAME or HF_HOME.
         throttle: Concurrent tasks of a job array.
     """
@@ -65,6 +76,8 @@ class Site:
     profile: str = "generic"
     nodes: int = 1
     gpus_per_node: int = 0
+    gpu_type: str | None = None
+    constraint: str | None = None
     tasks_per_node: int | None = None
     cpus_per_task: int = 1
     tool_cpus: int = 1
@@ -75,6 +88,8 @@ class Site:
     fit_time: str | None = "12:00:00"
     predict_time: str | None = "4:00:00"
     tool_time: str | None = "2:00:00"
+    signal: Literal["USR1", "USR2"] = "USR2"
+    notice_s: int | None = None
     fit_mem: str | None = AUTO
     predict_mem: str | None = AUTO
     tool_mem: str | None = "16G"
@@ -82,7 +97,10 @@ class Site:
     node_sbatch_args: list[str] = field(default_factory=list)
     overlays: list[str] = field(default_factory=list)
     python: str | None = None
+    container: str | None = None
+    srun_args: list[str] = field(default_factory=list)
     modules: str | None = None
+    setup: list[str] = field(default_factory=list)
     scratch: str | None = None
     environment: dict[str, str] = field(default_factory=dict)
     throttle: int = 4
@@ -98,16 +116,22 @@ class Site:
                 raise UserError(f"{name} is {value!r}: give auto, or a whole number with K, M, G or T, such as 16G")
 
     @property
-    def interpreter(self) -> str:
+    def interpreter(self) -> list[str]:
         """The Python of the steps."""
-        return self.python or sys.executable
+        return shlex.split(self.python) if self.python else [sys.executable]
 
     def exported(self, code: Path) -> dict[str, str]:
-        """Return variables that jobs need, by where their code lies; sbatch takes them from where it is called.
-
-        Its option ``--export`` would take them apart at commas, which names of folders have.
+        """Return variables that ``slurm/job.sh`` reads, by where the code lies; sbatch takes them from where it is
+        called. Its option ``--export`` would take them apart at commas, which names of folders have.
         """
-        variables = {"DOPPEL_CODE": str(code), "DOPPEL_MODULES": self.modules, "DOPPEL_SCRATCH": self.scratch}
+        variables = {
+            "DOPPEL_CODE": str(code),
+            "DOPPEL_MODULES": self.modules,
+            "DOPPEL_SETUP": "\n".join(self.setup),
+            "DOPPEL_SCRATCH": self.scratch,
+            "DOPPEL_CONTAINER": "\n".join(shlex.split(self.container or "")),
+            "DOPPEL_SRUN_ARGS": "\n".join(self.srun_args),
+        }
         named = {name: value for name, value in variables.items() if value}
         return named | {name: str(value) for name, value in self.environment.items()}
 
@@ -129,17 +153,20 @@ class Site:
             gpus = 1 if kind == "metrics" and gpus > 0 else 0
             if gpus == 0:
                 partition = self.tool_partition or partition
+        notice = _NOTICE + max((_notice(model) for model in models if kind == "fit"), default=0)
         options = {
             "chdir": root,
             "export": "ALL",
             "nodes": self.nodes if kind == "fit" else 1,
             "ntasks-per-node": tasks,
             "cpus-per-task": cpus,
-            "gres": f"gpu:{gpus}" if gpus else None,
+            "gres": ":".join(["gpu", *([self.gpu_type] if self.gpu_type else []), str(gpus)]) if gpus else None,
+            "constraint": self.constraint,
             "partition": partition,
             "account": self.account,
             "qos": self.qos,
             "time": time,
+            "signal": f"{self.signal}@{self.notice_s or notice}",
             "mem": None if any(word.startswith("--mem") for word in more) else _times(memory, tasks, models),
         }
         return ["sbatch", "--parsable", *(f"--{k}={v}" for k, v in options.items() if v is not None), *more]
@@ -159,22 +186,37 @@ def _of_base(tasks: int, model: Mapping[str, Any]) -> int:
     Below adapters it is a memory map of its files, one for all processes; each casts for itself what is not in bfloat16
     there. Where every weight is trained, each process has it in float32 until its GPU does.
     """
+    size, is_half = _base(model)
+    if model.get("lora"):
+        return size if is_half else size + tasks * size // 2
+    return tasks * size * (2 if is_half else 1)
+
+
+def _notice(model: Mapping[str, Any]) -> int:
+    """Seconds more than usual in which a training ends its step and saves.
+
+    Where every weight is trained, a checkpoint holds it and two moments of Adam in float32; a busy file system takes
+    ten seconds a GiB. Below adapters the base is not in it.
+    """
+    size, is_half = _base(model)
+    return 0 if model.get("lora") else 10 * size * (6 if is_half else 3)
+
+
+def _base(model: Mapping[str, Any]) -> tuple[int, bool]:
+    """GiB of the files of a base on this disk, and whether its weights are in half precision."""
     name = model.get("base_model")
     if name is None:
-        return 0
+        return 0, False
     from datamodules.reading.files import expand_path
     from doppel.models.memory import weights_bytes
 
     folder = Path(expand_path(str(name))).expanduser()
     size = weights_bytes(folder if folder.is_dir() else ROOT / folder) >> 30
     if not size:
-        return 0
+        return 0, False
     from doppel.models.load import dtype_of
 
-    is_half = dtype_of(folder) != "float32"
-    if model.get("lora"):
-        return size if is_half else size + tasks * size // 2
-    return tasks * size * (2 if is_half else 1)
+    return size, dtype_of(folder) != "float32"
 
 
 def load_site(path: Path | None = None, changes: Mapping[str, Any] | None = None) -> Site:
@@ -216,20 +258,26 @@ def queued(run: Path, name: str) -> str | None:
     return job if answer.returncode == 0 and said else None
 
 
-def submit(name: str, words: Sequence[str], run: Path, site: Site) -> str:
-    """Submit a job and write its id down; the id.
+def note(run: Path, name: str, job: str) -> None:
+    """Write down the job of a step, for :func:`queued`."""
+    (run / "slurm" / f"{name}.job").write_text(f"{job}\n", encoding="utf-8")
+
+
+def submit(name: str, words: Sequence[str], variables: Mapping[str, str]) -> str:
+    """Submit a job; its id.
+
+    Args:
+        name: Of its step.
+        words: sbatch and its words.
+        variables: That it finds, beside those of this process.
 
     Raises:
         UserError: sbatch refused it.
     """
-    environment = {**os.environ, **site.exported(run / "code")}
-    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, env=environment)
+    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, env={**os.environ, **variables})
     if done.returncode:
         raise UserError(
             f"sbatch refused {name}; give the command again once this is mended: what is in the queue stays there. "
             "Where no cluster answers, --local runs it on this machine"
         )
-    job = done.stdout.strip().split(";")[0]
-    (run / "slurm" / f"{name}.job").write_text(f"{job}\n", encoding="utf-8")
-    say(f"── {name}: job {job}")
-    return job
+    return done.stdout.strip().split(";")[0]

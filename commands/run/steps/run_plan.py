@@ -35,6 +35,10 @@ class RunPlan:
     jobs: Mapping[str, str]
     changed: frozenset[str] = frozenset()
 
+    def step(self, name: str) -> Step | None:
+        """Return a step; None where there is none of that name."""
+        return next((step for step in self.steps if step.name == name), None)
+
     def is_done(self, name: str) -> bool:
         """Return whether a step has ended and its files still count."""
         return name not in self.repeated and (self.run / ".done" / name).is_file()

@@ -32,13 +32,13 @@ def test_a_step_without_a_bar_says_that_it_goes_on_and_nothing_after_it(
     assert not capsys.readouterr().out
 
 
-def _steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> tuple[Path, list[Step], str]:
+def _steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str) -> tuple[Path, list[Step], list[str]]:
     """A run of two steps, and the interpreter that does for each what the program says."""
     python = tmp_path / "python"
     python.write_text(_PYTHON + program)
     python.chmod(0o755)
     monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
-    return tmp_path / "run", [Step("first", "words"), Step("second", "words")], str(python)
+    return tmp_path / "run", [Step("first", "words"), Step("second", "words")], [str(python)]
 
 
 def test_no_step_follows_one_in_which_the_run_was_stopped_even_if_that_ended_well(
@@ -59,7 +59,7 @@ def test_a_run_goes_from_any_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "cli.py").write_text("import sys; sys.exit(0)\n")
     monkeypatch.setattr(execute, "ROOT", tmp_path)
     found: list[object] = []
-    thread = threading.Thread(target=lambda: found.append(run_here(run, steps, sys.executable)))
+    thread = threading.Thread(target=lambda: found.append(run_here(run, steps, [sys.executable])))
     thread.start()
     thread.join()
     assert found == [0] and {path.name for path in (run / ".done").iterdir()} == {"first", "second"}
