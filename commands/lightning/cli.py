@@ -8,13 +8,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from filelock import FileLock
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import Logger, WandbLogger
-from lightning.pytorch.plugins.environments import ClusterEnvironment, SLURMEnvironment
+from lightning.pytorch.plugins.environments import ClusterEnvironment
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 from lightning.pytorch.utilities.model_helpers import is_overridden
@@ -25,6 +24,7 @@ from callbacks.progress_lines import ProgressInPlace, ProgressLines
 from callbacks.slurm_job import SlurmJob
 from callbacks.wandb_artifacts import never_fatal
 from commands.lightning.arguments import PRIVACY, DoppelArgumentParser, listed_privacy, no_prompts
+from commands.lightning.cluster import cluster_environment, settle_strategy
 from commands.lightning.hardware import check_hardware, mixing_size, settled_precision, uses_cpu, what_auto_saves
 from commands.lightning.kept import CHECKPOINT, listed, refuse_unkept, with_needed
 from commands.lightning.own_code import place
@@ -41,7 +41,6 @@ from doppel.errors import UserError
 from doppel.files import run_of
 from doppel.privacy.checkpoint import read_checkpoint
 from doppel.privacy.spec import PrivacyArguments
-from lightning_modules.training.strategy import LogicalBatchDDPStrategy
 
 PREEMPTION = "callbacks.preemption.Preemption"
 WRITER = "callbacks.synthetic_writer.SyntheticWriter"
@@ -196,10 +195,7 @@ class DoppelCLI(LightningCLI):
         return of_runs(*stages)
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
-        """Build the trainer with the guarantee that is asked for; requeueing is left to Preemption.
-
-        Lightning's own handler saves wherever the signal finds the process: between noise and count, for instance.
-        """
+        """Build the trainer with the guarantee that is asked for."""
         if self.subcommand == "predict" and not is_overridden(
             "predict_dataloader", self.datamodule, LightningDataModule
         ):
@@ -208,8 +204,9 @@ class DoppelCLI(LightningCLI):
             check_prompts(self.model, self.datamodule, self._learnt_from)
         given = self._get(self.config_init, "trainer", default={})
         plugins = listed(given.get("plugins"))
-        if SLURMEnvironment.detect() and not any(isinstance(plugin, ClusterEnvironment) for plugin in plugins):
-            kwargs.setdefault("plugins", [*plugins, SLURMEnvironment(auto_requeue=False)])
+        if not any(isinstance(plugin, ClusterEnvironment) for plugin in plugins):
+            found = cluster_environment(given.get("devices"), int(given.get("num_nodes") or 1))
+            kwargs |= {"plugins": [*plugins, found]} if found is not None else {}
         privacy = self._get(self.config_init, "privacy")
         callbacks = listed(given.get("callbacks"))
         if privacy is not None:
@@ -277,7 +274,7 @@ class DoppelCLI(LightningCLI):
         if asks and (words := what_auto_saves(str(trainer.accelerator), str(trainer.precision))) is not None:
             rank_zero_info(words)
         self.save_config_kwargs = {"given": config.clone()}
-        settle_strategy(trainer)
+        settle_strategy(trainer, config.model)
         if self.subcommand == "fit" and config.run_dir is None and _is_nowhere(config):
             config.run_dir = f"runs/{_file_of(config.model)}/fit"
             rank_zero_info(f"no --run_dir is given: everything goes to {config.run_dir}")
@@ -367,12 +364,6 @@ class DoppelCLI(LightningCLI):
             config.privacy.stage = config.privacy.stage or run_dir.name
 
 
-def settle_strategy(trainer: Any) -> None:
-    """Let several devices share logical batches, where nothing else is asked for."""
-    if trainer.strategy in ("auto", "ddp") and (trainer.num_nodes > 1 or _num_devices(trainer.devices) > 1):
-        trainer.strategy = LogicalBatchDDPStrategy.strategy_name
-
-
 def _is_nowhere(config: Any) -> bool:
     """Whether nothing says where the files of a training go."""
     is_placed = config.trainer.default_root_dir or config.trainer.fast_dev_run
@@ -382,11 +373,3 @@ def _is_nowhere(config: Any) -> bool:
 def _file_of(model: Any) -> str:
     """The file of a model's class, without its folder: ``mine`` for ``mine.Model``."""
     return str(model.class_path).split(".")[-2]
-
-
-def _num_devices(devices: Any) -> int:
-    if isinstance(devices, list):
-        return len(devices)
-    if str(devices).isdigit():
-        return max(int(devices), 1)
-    return max(torch.cuda.device_count(), 1)  # auto, and -1 for all

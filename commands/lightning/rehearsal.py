@@ -12,7 +12,8 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 
 from callbacks.requirements import refusals_of_bands, refusals_of_settings
-from commands.lightning.cli import DoppelCLI, settle_strategy
+from commands.lightning.cli import DoppelCLI
+from commands.lightning.cluster import settle_strategy
 from commands.lightning.own_code import check_own, find_here
 from doppel.errors import UserError
 
@@ -73,9 +74,8 @@ class _Rehearsal(DoppelCLI):
         config = self.config[self.subcommand]
         self.refuse_settings(config, self._is_here)
         config.trainer.logger = False
-        if self._is_here:
-            settle_strategy(config.trainer)
-        else:
+        settle_strategy(config.trainer, config.model)
+        if not self._is_here:
             vars(config.trainer).update(accelerator="cpu", devices=1, num_nodes=1, strategy="auto")
 
     def instantiate_trainer(self, **kwargs: Any) -> Trainer:
