@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -87,7 +88,9 @@ class _Rehearsal(DoppelCLI):
         given: dict[str, Any] = {**self._get(self.config_init, "trainer"), **kwargs}
         given |= {"plugins": given.get("plugins") if self._is_here else None, "enable_model_summary": False}
         try:
-            trainer = Trainer(**given)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "The `srun` command")  # which jobs use, and nothing here needs
+                trainer = Trainer(**given)
             built = _try_optimizer(self.model)
         except (MisconfigurationException, ValueError, TypeError) as error:
             raise UserError(f"the configuration does not build: {' '.join(str(error).split())[:500]}") from error

@@ -50,6 +50,7 @@ SlurmdLogFile={folder}/slurmd.log
 NodeName={host} NodeAddr=127.0.0.1 CPUs={num_cpus} RealMemory=262144 State=UNKNOWN
 PartitionName=main Nodes={host} Default=YES PriorityTier=1 PreemptMode=REQUEUE GraceTime=60
 PartitionName=urgent Nodes={host} PriorityTier=2 PreemptMode=OFF
+PartitionName=brief Nodes={host} PriorityTier=1 MaxTime=60
 """
 
 

@@ -203,6 +203,23 @@ def test_array_tasks_have_their_own_folders_and_are_requeued_alone(pipeline: Pip
 
 
 @pytest.mark.slurm
+@pytest.mark.parametrize(
+    ("slurm", "why"),
+    [
+        (["gpus_per_node=1", "gpu_type=a100"], "Invalid generic resource"),
+        (["partition=brief"], "above the 1:00:00 of partition brief"),
+        (["constraint=ib"], "Invalid feature"),
+    ],
+)
+def test_what_the_cluster_cannot_give_is_one_line(slurm: list[str], why: str, pipeline: Pipeline) -> None:
+    words = [sys.executable, str(ROOT / "cli.py"), "run", QUICKSTART, str(pipeline.run), "--submit", "--slurm", *slurm]
+    done = subprocess.run(words, capture_output=True, text=True, env=pipeline.cluster.environment)
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 2 and line.startswith("error: sbatch refused ") and why in line
+    assert not pipeline.run.exists()
+
+
+@pytest.mark.slurm
 def test_a_stopped_cluster_leaves_nothing_behind() -> None:
     cluster = SlurmCluster()
     try:

@@ -66,7 +66,8 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     programs = {
         "python": 'echo "$@" >> "$CALLS/python.log"; while [ $# -gt 0 ]; do if [ "$1" = --run_dir ]; then\n'
         'mkdir -p "$2/checkpoints"; touch "$2/checkpoints/last.ckpt"; fi; shift; done',
-        "sbatch": 'echo "$@" >> "$CALLS/sbatch.log"; echo $((100 + $(wc -l < "$CALLS/sbatch.log")))',
+        "sbatch": '[ "$1" != --test-only ] || exit 0; echo "$@" >> "$CALLS/sbatch.log"\n'
+        'echo $((100 + $(wc -l < "$CALLS/sbatch.log")))',
         "squeue": '[ -f "$CALLS/queue" ] || { echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1; }\n'
         'cat "$CALLS/queue"',
     }
@@ -263,7 +264,22 @@ def test_where_sbatch_finds_no_cluster_the_way_to_run_here_is_named(
     (stand_ins / "sbatch").write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")
     assert launch("quickstart", tmp_path / "run") == 2
     told = capsys.readouterr().err
-    assert "sbatch refused" in told and "--local runs it on this machine" in told
+    assert "sbatch refused" in told and "Unable to contact" in told and "--local runs it on this machine" in told
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("time", ["90", "1:30:00", "0-2", "1-12:00:00", "61:00"])
+def test_a_time_above_the_limit_of_a_partition_is_one_line_and_nothing_is_submitted(
+    time: str, tmp_path: Path, stand_ins: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where limits are not enforced sbatch takes it, and the job waits for ever."""
+    (stand_ins / "sinfo").write_text("#!/bin/sh\necho 'main* infinite\nbrief 1:00:00'\n")
+    (stand_ins / "sinfo").chmod(0o755)
+    slurm = ("--slurm", "partition=brief", "predict_time=60", "tool_time=59:59")
+    assert launch("quickstart", tmp_path / "run", "--submit", *slurm, f"fit_time={time}") == 2
+    told = capsys.readouterr().err
+    assert f"--time={time} is above the 1:00:00 of partition brief" in told and "one_stage-one_stage" in told
+    assert not (stand_ins / "sbatch.log").exists() and not (tmp_path / "run").exists()
 
 
 def test_settings_of_a_run_hold_for_its_jobs_too(
@@ -306,7 +322,9 @@ def test_the_site_decides_where_jobs_run_and_the_command_line_wins(
     assert {"--partition=mine", "--time=8:00:00", "--ntasks-per-node=2"} <= set(fit)
     assert {"--partition=cpu", "--ntasks-per-node=1", "--time=2:00:00"} <= set(report)
 
-    (stand_ins / "sbatch").write_text('#!/usr/bin/env bash\necho "$DOPPEL_MODULES;$HF_HOME" >> "$CALLS/seen"; echo 1\n')
+    (stand_ins / "sbatch").write_text(
+        '#!/usr/bin/env bash\n[ "$1" = --test-only ] || echo "$DOPPEL_MODULES;$HF_HOME" >> "$CALLS/seen"; echo 1\n'
+    )
     assert launch("quickstart", tmp_path / "run", "--submit", *words) == 0
     assert set((stand_ins / "seen").read_text().splitlines()) == {"cuda/12 x;/hub"}
     assert launch("quickstart", tmp_path / "run", "--dry-run", "--slurm", "partitoin=x") == 2
@@ -321,7 +339,7 @@ def test_a_job_finds_its_code_in_a_folder_whose_name_has_commas(
     words = ("--systems", "one_stage", "--slurm", "environment={HOSTS: 'a,b'}")
     (stand_ins / "sbatch").write_text(
         "#!/usr/bin/env bash\nfor word; do [[ $word != --export=*,* ]] || exit 1; done\n"
-        'echo "$DOPPEL_CODE;$HOSTS" >> "$CALLS/seen"; echo 1\n'
+        '[ "$1" = --test-only ] || echo "$DOPPEL_CODE;$HOSTS" >> "$CALLS/seen"; echo 1\n'
     )
     assert launch("quickstart", run, "--submit", *words) == 0
     assert set((stand_ins / "seen").read_text().splitlines()) == {f"{run}/code;a,b"}

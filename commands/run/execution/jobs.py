@@ -11,11 +11,11 @@ from typing import Any
 
 from commands.run.execution.code_copy import copy_code
 from commands.run.execution.settle import write
-from commands.run.execution.slurm import Site, note, submit
+from commands.run.execution.slurm import Site, note, refuse_unfit, submit
 from commands.run.experiment.experiment import Point
 from commands.run.steps.run_plan import Mode, RunPlan
-from commands.run_folder.places import PLACE
-from commands.run_folder.steps import Step
+from commands.run_folder.places import PLACE, ROOT
+from commands.run_folder.steps import Kind, Step
 from doppel.console.say import say
 from doppel.errors import UserError
 from doppel.files import write_text
@@ -129,6 +129,9 @@ def submit_runs(plans: Mapping[str, RunPlan], folder: Path, site: Site, is_dry: 
     if is_dry:
         say(f"# code is first copied to {code}, configuration to {folder}{'/POINT' if is_grid else ''}/configs")
     else:
+        asked = [step for plan in plans.values() for step in plan.steps if step.name not in plan.jobs]
+        asked = [step for step in asked if not all(plan.is_done(step.name) for plan in plans.values())]
+        refuse_unfit({step.name: [*_resources([step], site), _script(ROOT, step.kind)] for step in asked})
         is_new = copy_code(code, site)
         for plan in plans.values():
             write(plan, overwrite=is_new)
@@ -205,11 +208,20 @@ def _sbatch(name: str, plans: Mapping[str, RunPlan], folder: Path, site: Site, w
     steps = [step for plan in plans.values() if (step := plan.step(name)) is not None]
     is_grid, code = "" not in plans, folder / "code"
     run = folder / "{point}" if is_grid else folder
-    words = site.sbatch(steps[0].kind, PLACE, [model for step in steps for model in _models(step)])
+    words = _resources(steps, site)
     words += [f"--job-name={folder.name}.{name}", f"--output={folder}/slurm/{name}-{'%A_%a' if is_grid else '%j'}.out"]
     after = ["--kill-on-invalid-dep=yes", f"--dependency={','.join(waits)}"] if waits else []
-    script = [f"{code}/slurm/{steps[0].kind.replace('metrics', 'tool')}.sbatch", str(run), name]
+    script = [_script(code, steps[0].kind), str(run), name]
     return [words, after, script, [*site.interpreter, str(code / "cli.py"), *steps[0].words(run)]]
+
+
+def _resources(steps: Sequence[Step], site: Site) -> list[str]:
+    """sbatch, and what it asks for."""
+    return site.sbatch(steps[0].kind, PLACE, [model for step in steps for model in _models(step)])
+
+
+def _script(code: Path, kind: Kind) -> str:
+    return f"{code}/slurm/{kind.replace('metrics', 'tool')}.sbatch"
 
 
 def _models(step: Step) -> list[dict[str, Any]]:

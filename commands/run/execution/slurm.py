@@ -263,6 +263,56 @@ def note(run: Path, name: str, job: str) -> None:
     (run / "slurm" / f"{name}.job").write_text(f"{job}\n", encoding="utf-8")
 
 
+def refuse_unfit(jobs: Mapping[str, Sequence[str]]) -> None:
+    """Ask the cluster whether it would take jobs, before any of them is submitted.
+
+    ``sbatch --test-only`` knows of accounts, partitions, GPUs and memory. A time above its partition's limit it takes,
+    where the cluster does not enforce limits, and the job waits for ever: so the limit is read.
+
+    Args:
+        jobs: Name of a step → sbatch with its options, and the script; of equal ones the first is asked for.
+
+    Raises:
+        UserError: It would not.
+    """
+    for words, name in {tuple(words): name for name, words in reversed([*jobs.items()])}.items():
+        options = dict(word.split("=", 1) for word in words if word.startswith("--") and "=" in word)
+        answer = subprocess.run([words[0], "--test-only", *words[1:]], capture_output=True, text=True)
+        why = "; ".join(line for line in answer.stderr.splitlines() if line) if answer.returncode else None
+        partition, time = options.get("--partition"), options.get("--time")
+        limit = _limit(partition)
+        if why is None and time is not None and limit is not None and seconds(time) > seconds(limit):
+            why = f"--time={time} is above the {limit} of partition {partition or 'by default'}"
+        if why is not None:
+            raise UserError(
+                f"sbatch refused {name}, and nothing was submitted: {why.removeprefix('sbatch: error: ')}: correct "
+                "slurm/site.yaml, or give --slurm KEY=VALUE. Where no cluster answers, --local runs it on this machine"
+            )
+
+
+def _limit(partition: str | None) -> str | None:
+    """The time limit of a partition, or of that by default; None where there is none, or it is not told."""
+    if shutil.which("sinfo") is None:
+        return None
+    told = subprocess.run(["sinfo", "--noheader", "--format=%P %l"], capture_output=True, text=True).stdout
+    limits = dict(line.split() for line in told.splitlines())
+    found = [limit for name, limit in limits.items() if name == f"{partition}*" or name == partition]
+    found += [limit for name, limit in limits.items() if partition is None and name.endswith("*")]
+    return next((limit for limit in found if limit[0].isdigit()), None)
+
+
+def seconds(time: str) -> int:
+    """Return the seconds of a time as sbatch takes it (:data:`TIMES`)."""
+    days, has_days, rest = time.rpartition("-")
+    parts = [int(part) for part in rest.split(":")]
+    if has_days:  # hours come first
+        parts += [0] * (3 - len(parts))
+    elif len(parts) < 3:  # minutes do
+        parts = [0, *parts, 0][:3]
+    hours, minutes, rest_s = parts
+    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + rest_s
+
+
 def submit(name: str, words: Sequence[str], variables: Mapping[str, str]) -> str:
     """Submit a job; its id.
 
