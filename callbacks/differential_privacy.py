@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from callbacks.bound_checkpoints import BoundCheckpoints
 from callbacks.checkpoint_space import CheckpointSpace
 from callbacks.closed_loggers import close_figures, open_loggers, opened
-from callbacks.requirements import monitors, refusals, refusals_of_bands, refuse_other_sampler, refuse_scheduler
+from callbacks.requirements import monitors, refusals, refusals_of_bands, refuse_optimizers, refuse_other_sampler
 from callbacks.row_independence import check_row_independence
 from callbacks.untrained_state import UntrainedState
 from datamodules.batches.batch import LogicalBatch
@@ -175,7 +175,7 @@ class DifferentialPrivacy(Callback):
         assert self._untrained is not None and self._checkpoints is not None
         trainer.fit_loop.epoch_loop.max_steps = self._last_step
         self._first_step = trainer.global_step
-        refuse_scheduler(trainer)
+        refuse_optimizers(trainer)
         assert self.spec is not None
         refuse_other_sampler(trainer.datamodule, self.spec.bands)  # type: ignore[attr-defined]
         for optimizer in trainer.optimizers:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Sequence
 from typing import Any, cast
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    GradientAccumulationScheduler,
+    LearningRateFinder,
+    ModelPruning,
+)
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -19,6 +25,13 @@ from doppel.privacy.private_step import PrivateTrainingError
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 from lightning_modules.training.strategy import LogicalBatchDDPStrategy
 
+#: Callbacks that no private run takes, and why.
+_NEVER: dict[type, str] = {
+    LearningRateFinder: "chooses by what private steps give; leave it out, and try rates on public data",
+    BatchSizeFinder: "tries steps that would be charged; leave it out: data.max_tokens_per_micro_batch bounds memory",
+    ModelPruning: "puts other parameters in the place of those that are clipped; leave it out, and prune what is made",
+    GradientAccumulationScheduler: "sums several steps; leave it out: a logical batch is one step, of data.batch_size",
+}
 #: Figures that follow public numbers alone, and that a callback may monitor.
 _PUBLIC = ("step", "epoch", "train/learning_rate")
 
@@ -49,7 +62,7 @@ def refusals_of_settings(trainer: pl.Trainer, data: object, is_frozen: bool = Fa
         is_frozen: Whether the model will train adapters alone, which are float32 under ``bf16-true`` too.
     """
     reasons = [*_of_data(data), *_of_trainer(trainer, is_frozen)]
-    return [*reasons, *(why for callback in trainer.callbacks for why in _of_monitor(callback, data))]  # type: ignore[attr-defined]
+    return [*reasons, *(why for callback in trainer.callbacks for why in _of_callback(callback, data))]  # type: ignore[attr-defined]
 
 
 def refusals_of_bands(trainer: pl.Trainer, data: object, optimizers: Sequence[Optimizer]) -> list[str]:
@@ -79,13 +92,43 @@ def refuse_other_sampler(data: object, bands: int) -> None:
         )
 
 
-def refuse_scheduler(trainer: pl.Trainer) -> None:
-    """Refuse a learning rate that follows a metric: no step has one to give.
+def refuse_optimizers(trainer: pl.Trainer) -> None:
+    """Refuse what takes no step of a logical batch: one optimiser does, by gradients alone, and one schedule of steps.
 
     Raises:
-        PrivateTrainingError: The scheduler does.
+        PrivateTrainingError: There is another number of them, or one asks for the loss, which no private step gives.
     """
-    if any(isinstance(config.scheduler, ReduceLROnPlateau) for config in trainer.lr_scheduler_configs):
+    optimizers = [own for own in trainer.optimizers if own.param_groups]  # Lightning puts one without for None
+    schedules = [config.scheduler for config in trainer.lr_scheduler_configs]
+    for what, number, most in (("optimisers", len(optimizers), 1), ("schedules", len(schedules), 1)):
+        if number > most or (what == "optimisers" and not number):
+            raise PrivateTrainingError(
+                f"configure_optimizers gives {number or 'no'} {what}: a logical batch is one step of one optimiser; "
+                "groups of parameters may have rates of their own"
+            )
+    check_optimizer(optimizers[0], *schedules)
+    lacking = {name for group in optimizers[0].param_groups for name in optimizers[0].defaults.keys() - group.keys()}
+    if lacking:  # a checkpoint's groups take the place of those that were built
+        raise PrivateTrainingError(
+            f"the checkpoint is of another optimiser than {type(optimizers[0]).__name__}, whose {sorted(lacking)[0]!r} "
+            "it lacks: resume with the optimiser that the training began with"
+        )
+
+
+def check_optimizer(optimizer: Optimizer, scheduler: object = None) -> None:
+    """Refuse an optimiser or a schedule that reads the loss.
+
+    Raises:
+        PrivateTrainingError: It does.
+    """
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise PrivateTrainingError(
+            f"{type(optimizer).__name__} computes the loss again within a step, by a closure, and a step of a logical "
+            "batch has none: give model.optimizer one that reads gradients alone, such as "
+            "doppel.privacy.optimizer.DPAdam"
+        )
+    if isinstance(scheduler, ReduceLROnPlateau):
         raise PrivateTrainingError(
             "ReduceLROnPlateau lowers the learning rate by a metric, and a step has none that is not private: give "
             "lr_scheduler a schedule of steps, such as torch.optim.lr_scheduler.CosineAnnealingLR"
@@ -99,18 +142,15 @@ def monitors(callback: object) -> list[str]:
     return [name for name in named if isinstance(name, str)]
 
 
-def _of_monitor(callback: object, data: object) -> list[str]:
-    """Against a callback that stops, saves or chooses by a figure that is not public.
+def _of_callback(callback: object, data: object) -> list[str]:
+    """Against a callback that changes what a step is, or that stops, saves or chooses by a figure that is not public.
 
     Allowed are figures of steps and of the validation file, if that is declared public: what is logged otherwise stays
     in the process, and would be missing at the end of the first epoch, which is paid by then.
     """
     kind = type(callback).__name__
-    if isinstance(callback, LearningRateFinder | BatchSizeFinder):
-        return [
-            f"{kind}, which a Tuner adds, chooses by what private steps give; leave it out, and try settings on public "
-            "data"
-        ]
+    if why := next((why for known, why in _NEVER.items() if isinstance(callback, known)), None):
+        return [f"{kind} {why}"]
     if getattr(data, "is_public", False):
         return []
     reasons = []

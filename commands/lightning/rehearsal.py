@@ -12,7 +12,7 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 
-from callbacks.requirements import refusals_of_bands, refusals_of_settings
+from callbacks.requirements import check_optimizer, refusals_of_bands, refusals_of_settings
 from commands.lightning.cli import DoppelCLI
 from commands.lightning.cluster import settle_strategy
 from commands.lightning.own_code import check_own, find_here
@@ -92,7 +92,7 @@ class _Rehearsal(DoppelCLI):
                 warnings.filterwarnings("ignore", "The `srun` command")  # which jobs use, and nothing here needs
                 trainer = Trainer(**given)
             built = _try_optimizer(self.model)
-        except (MisconfigurationException, ValueError, TypeError) as error:
+        except (MisconfigurationException, ValueError, TypeError, RuntimeError) as error:
             raise UserError(f"the configuration does not build: {' '.join(str(error).split())[:500]}") from error
         privacy = self._get(self.config_init, "privacy")
         reasons = []
@@ -141,11 +141,16 @@ def _build(kind: type, *args: Any, **arguments: Any) -> Any:
 
 
 def _try_optimizer(model: Any) -> list[torch.optim.Optimizer]:
-    """Build the optimiser and the schedule that a model is given, where it is, for one weight."""
+    """Build the optimiser and the schedule that a model is given, where it is, for one weight, and take a dry step."""
     optimizer, scheduler = (model.arguments.get(name) for name in ("optimizer", "lr_scheduler"))
     if not callable(optimizer):
         return []
-    built = optimizer([torch.nn.Parameter(torch.zeros(1))])
-    if callable(scheduler):
-        scheduler(built)
+    weight = torch.nn.Parameter(torch.zeros(1))
+    built = optimizer([weight])
+    schedule = scheduler(built) if callable(scheduler) else None
+    check_optimizer(built, schedule)
+    weight.grad = torch.ones(1)
+    built.step()
+    if schedule is not None:
+        schedule.step()
     return [built]

@@ -7,8 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
-from private_training import data_module, fit, privacy
+from lightning.pytorch.callbacks import (
+    Callback,
+    EarlyStopping,
+    GradientAccumulationScheduler,
+    ModelCheckpoint,
+    ModelPruning,
+)
+from private_training import Crash, CrashAt, data_module, fit, privacy, sgd
 
 from callbacks.differential_privacy import PrivateTrainingError
 from doppel.privacy.ledger import Ledger
@@ -59,10 +65,73 @@ def test_a_figure_of_a_public_file_may_choose(tmp_path: Path, tiny_model: str, c
     assert Ledger(tmp_path / "ledger.jsonl").summary()["scopes"]["default"]["steps_done"] == 5
 
 
-def test_a_learning_rate_follows_no_metric(tmp_path: Path, tiny_model: str, corpus: str) -> None:
-    with pytest.raises(PrivateTrainingError, match="ReduceLROnPlateau"):
-        train(tmp_path, tiny_model, corpus, [], lr_scheduler=torch.optim.lr_scheduler.ReduceLROnPlateau)
-    assert Ledger(tmp_path / "ledger.jsonl").summary()["scopes"]["default"]["steps_done"] == 0
+class Several(UtteranceLM):
+    """Gives what ``given`` makes of its weights."""
+
+    given: Any = None
+
+    def configure_optimizers(self) -> Any:
+        return self.given(list(self.parameters()))
+
+
+def lbfgs(weights: Any) -> torch.optim.Optimizer:
+    return torch.optim.LBFGS(weights)
+
+
+def two(weights: list[Any]) -> Any:
+    return [torch.optim.SGD(weights[:1], lr=0.1), torch.optim.SGD(weights[1:], lr=0.1)]
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (lbfgs, "LBFGS computes the loss again within a step"),
+        (two, "gives 2 optimisers: a logical batch is one step of one"),
+        (lambda weights: None, "gives no optimisers"),
+        (
+            lambda weights: {
+                "optimizer": (own := torch.optim.SGD(weights, lr=0.1)),
+                "lr_scheduler": {"scheduler": torch.optim.lr_scheduler.ReduceLROnPlateau(own), "monitor": "x"},
+            },
+            "ReduceLROnPlateau",
+        ),
+    ],
+)
+@pytest.mark.parametrize("bands", [1, 2])
+def test_what_takes_no_step_of_a_logical_batch_is_refused_before_the_first(
+    tmp_path: Path, tiny_model: str, corpus: str, given: Any, why: str, bands: int
+) -> None:
+    lm = Several(base_model=tiny_model)
+    lm.given = given
+    with pytest.raises(PrivateTrainingError, match=why if bands == 1 else ""):
+        fit(tmp_path, lm, data_module(corpus, sampling_seed=None), [privacy(tmp_path, seed=None, bands=bands)])
+    ledger = tmp_path / "ledger.jsonl"
+    assert not ledger.exists() or Ledger(ledger).summary()["scopes"]["default"]["steps_done"] == 0
+
+
+def test_another_optimiser_than_the_checkpoints_is_named_before_a_step_is_charged(
+    tmp_path: Path, tiny_model: str, corpus: str
+) -> None:
+    def go(optimizer: Any, epochs: int, ckpt_path: str | None = None) -> None:
+        lm, data = UtteranceLM(base_model=tiny_model, optimizer=optimizer), data_module(corpus, sampling_seed=None)
+        keeper = ModelCheckpoint(tmp_path / "kept", "{step}", every_n_train_steps=3, save_top_k=-1)
+        terms = privacy(tmp_path, seed=None, epochs=[2])
+        crash = [CrashAt(7)] if ckpt_path is None else []
+        fit(tmp_path, lm, data, [terms, keeper, *crash], epochs, ckpt_path, enable_checkpointing=True)
+
+    with pytest.raises(Crash):
+        go(torch.optim.AdamW, 2)
+    done = Ledger(tmp_path / "ledger.jsonl").summary()["scopes"]["default"]["steps_done"]
+    with pytest.raises(PrivateTrainingError, match="another optimiser than SGD, whose"):
+        go(sgd, 2, str(tmp_path / "kept" / "step=6.ckpt"))
+    assert Ledger(tmp_path / "ledger.jsonl").summary()["scopes"]["default"]["steps_done"] == done
+
+
+def test_callbacks_that_change_a_step_are_refused(tmp_path: Path, tiny_model: str, corpus: str) -> None:
+    for callback in (ModelPruning("l1_unstructured", amount=0.5), GradientAccumulationScheduler({0: 2})):
+        with pytest.raises(PrivateTrainingError, match=type(callback).__name__):
+            train(tmp_path, tiny_model, corpus, [callback])
+    assert not (tmp_path / "ledger.jsonl").exists()
 
 
 def test_a_sweep_sees_no_private_figure(
