@@ -46,7 +46,8 @@ def check(
     Formal guarantees:
         What is said of a private file is the place of the first row of a kind. That is meant for the console of whoever
         holds the file and starts the run, as every error is: it is neither logged nor written, and no stage of the run
-        learns of it. How many such rows there are is said of public files alone. What becomes of a row is decided by
+        learns of it, nor of whether all rows are too long, which is refused. How many such rows there are is said of
+        public files alone. What becomes of a row is decided by
         this row: one without text is no turn; one that is too long for the model, or whose label is not in the public
         list, keeps its place and contributes zero (:class:`~datamodules.batches.encoded.EncodedExamples`), or nothing
         to the histogram of labels.
@@ -71,7 +72,7 @@ def check(
     """
     path, protected = expand_path(path), unit_of(unit, columns or Columns())
     places_of: dict[str, list[str]] = {"empty": [], "long": [], "unknown": []}
-    num_turns, owner, units = 0, None, set[str]()
+    num_turns, owner, units, fits = 0, None, set[str](), is_over_long is None
     for placed in place_examples(path, unit, needs=needs, columns=columns, unit_names=unit_names):
         turn = placed.turn
         if turn is None:
@@ -80,12 +81,20 @@ def check(
         num_turns += 1
         owner = owner or placed.owner
         units.add(turn.unit if protected != "utterance" else str(num_turns))
-        if is_over_long is not None and (is_public or not places_of["long"]) and is_over_long(turn):
-            places_of["long"].append(placed.where)
+        if is_over_long is not None and (is_public or not fits or not places_of["long"]):
+            is_long = is_over_long(turn)
+            fits = fits or not is_long
+            places_of["long"] += [placed.where] if is_long else []
         if labels is not None and turn.label is not None and turn.label not in labels:
             places_of["unknown"].append(placed.where)
     if not num_turns:
         raise DataError(f"{path} holds no request: give a file with at least one")
+    if not (fits or truncate or is_public):
+        raise DataError(
+            "no row fits model.max_length, so there is nothing to learn from: raise it, or let data.truncate=true cut "
+            "utterances",
+            about=path,
+        )
     what = {
         "empty": "has no text; such rows are left out",
         "long": "is longer than the model's max_length; "

@@ -7,6 +7,7 @@ import difflib
 import errno
 import os
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -54,6 +55,7 @@ def main(
     targets = {name: target for group in (*commands.values(), *more.values()) for name, target in group.items()}
     os.umask(0o077)  # run folders and caches hold private text: readable by their owner alone
     os.environ.update(QUIET | dict(os.environ))
+    _take_any_console()
     try:
         if not words or words[0] in ("-h", "--help"):
             has_more = bool(more) and words[1:] != ["all"]
@@ -81,6 +83,21 @@ def main(
             raise
         sys.stderr.write(f"error: {message}\n")
         return 2
+
+
+def _take_any_console() -> None:
+    """Let no console and no wish for warnings end a command, of which some is paid: neither is ours to foresee.
+
+    What an output cannot encode, as ASCII cannot ε, becomes a question mark; and where warnings were to be errors, as
+    ``PYTHONWARNINGS=error`` has it, those of packages are shown, here and in every process that this one starts.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    if any(action.startswith("error") for action in sys.warnoptions):
+        os.environ["PYTHONWARNINGS"] = "default"
+        warnings.resetwarnings()
+        warnings.simplefilter("default")
 
 
 def overview(commands: Groups, about: str) -> str:

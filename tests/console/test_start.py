@@ -66,3 +66,28 @@ def test_the_command_that_a_run_prints_calls_this_interpreter_with_or_without_an
     python, _ = program().split()
     found = shutil.which(python)
     assert found is not None and os.path.abspath(found) == os.path.abspath(sys.executable)
+
+
+def test_a_console_that_lacks_characters_and_a_wish_for_warnings_end_no_command() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii", "PYTHONWARNINGS": "error"}
+    words = [
+        sys.executable,
+        str(ROOT / "cli.py"),
+        "plan",
+        "--target_epsilon",
+        "3",
+        "--num_units",
+        "999",
+        "--epochs",
+        "1",
+    ]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0 and "Traceback" not in done.stderr
+    assert "delta" in done.stdout and done.stdout.isascii()
+    code = (
+        "import os, warnings; from doppel.console.dispatch import main; main({'A': {'b': 'cli:main'}}, 'ε', 'x', []);"
+        "warnings.warn('old', DeprecationWarning); print(os.environ['PYTHONWARNINGS'])"
+    )
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0 and done.stdout.startswith("?") and done.stdout.endswith("default\n")

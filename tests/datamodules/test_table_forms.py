@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import nullcontext
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
@@ -324,6 +325,11 @@ def test_a_check_names_the_first_row_of_a_kind_and_counts_public_rows_alone(tmp_
     assert unknown.startswith(f"{path}:2 has a label that the public list lacks")
     counted = check(path, is_public=True, **known).notes  # type: ignore[arg-type]
     assert counted[0].endswith("(2 of 3 rows)") and counted[1].endswith("(2 of 3 rows)")
+    for none_fits in (False, True):
+        longest = {"is_over_long": lambda turn, none_fits=none_fits: none_fits or len(turn.utterance) > 20}
+        for given_too, refuses in (({}, none_fits), ({"truncate": True}, False), ({"is_public": True}, False)):
+            with pytest.raises(DataError, match="no row fits") if refuses else nullcontext():
+                check(path, **longest, **given_too)  # type: ignore[arg-type]
     with pytest.raises(DataError, match="'parse'") as refused:
         check(path, needs=("utterance", "parse"))
     assert refused.value.about == f"{path}:1"

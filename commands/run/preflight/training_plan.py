@@ -132,10 +132,14 @@ def readiness(
         effort = config.data.get("effort", 1)
         batch_size = (config.data.get("batch_size") or usual_batch_size(count)) * effort
         if batch_size > count:
-            factor = "" if effort == 1 else f" times effort={effort}"
+            named = config.data.get("batch_size")
+            if named is None:
+                what, way = f"effort={effort}", f"effort={count // usual_batch_size(count)}"
+            else:
+                what = f"data.batch_size={named}" + f" times effort={effort}" * (effort != 1)
+                way = f"data.batch_size={count // effort}" if effort <= count else "a smaller effort"
             raise UserError(
-                f"data.batch_size{factor} is {batch_size}, but {system.name} has {count} units: give at most that, or "
-                "data.batch_size=null for a twentieth of them"
+                f"{what} takes {batch_size} units a step, but {system.name} has {count}: give {way}, or more data"
             )
         taken = num_steps((config.content.get("trainer") or {}).get("max_epochs", 1), count, batch_size)
         sizes.append((count, batch_size, taken))

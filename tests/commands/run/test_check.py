@@ -303,7 +303,10 @@ def test_effort_multiplies_the_batch_at_the_same_number_of_steps(
     assert called(users, tmp_path / "run", "--check", **changes, effort=4) == 0
     assert "effort=1 takes 1/4 of the time" in capsys.readouterr().out
     assert called(users, tmp_path / "run", "--check", **{**changes, "data.batch_size": 20}, effort=4) == 2
-    assert "data.batch_size times effort=4 is 80, but two_stage has 50 units" in capsys.readouterr().err
+    assert (
+        "data.batch_size=20 times effort=4 takes 80 units a step, but two_stage has 50: give data.batch_size=12"
+        in capsys.readouterr().err
+    )
     with pytest.raises(UserError, match="effort is 21: give 1 to 20"):
         load(shipped("own-data-small"), {"effort": 21})
 
