@@ -43,6 +43,10 @@ COMMANDS = {
 
 #: What ``--help all`` adds.
 MORE = {
+    "Where a run stands": {
+        "status": "commands.run.status:status",
+        "cancel": "commands.run.status:cancel",
+    },
     "Redaction": {
         "attack": "commands.redaction.attack:attack",
         "divergence": "commands.redaction.divergence:divergence",

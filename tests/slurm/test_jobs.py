@@ -145,7 +145,19 @@ def test_stages_run_in_order_survive_a_failure_and_are_not_run_twice(pipeline: P
     }
     pipeline.submit()
     assert pipeline.printed.count("is in the queue already") == 5
+    status = [sys.executable, str(ROOT / "cli.py"), "status", str(pipeline.run)]
+    pipeline.wait_for(3, "start", "parse_tree")
+    told = pipeline.cluster.run(*status)
+    assert "  one_stage-one_stage: done in " in told
+    assert f"  two_stage-parse_tree: job {again['two_stage-parse_tree']} is RUNNING\n" in told
+    assert f"  report: job {again['report']} is PENDING (Dependency)\n" in told
+    told = pipeline.cluster.run(*(word.replace("status", "cancel") for word in status))
+    assert told.count("cancelled run ") == 5
+    for job in again.values():
+        pipeline.cluster.wait(job, "CANCELLED")
     pipeline.behave("parse_tree", "")
+    again = pipeline.submit()
+    assert len(again) == 5
     pipeline.cluster.wait(again["report"], "COMPLETED")
     assert all(len(pipeline.log("end", stage)) == 2 for stage in ("one_stage", "parse_tree", "sample_parse_tree"))
     ends = [pipeline.log("end", s)[-1]["at"] for s in ("parse_tree", "sample_parse_tree", "sample_parse2utterance")]

@@ -1,0 +1,178 @@
+"""``python cli.py status`` and ``cancel``: where a run stands, here or on a cluster, and its end."""
+
+from __future__ import annotations
+
+import glob
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from filelock import FileLock, Timeout
+
+from commands.run.experiment.experiment import load
+from commands.run.steps.recipes import steps_of
+from commands.run_folder.run_folder import RunFolder
+from doppel.console.heard import LOG
+from doppel.console.ledger import FILE_NAME
+from doppel.console.say import minutes
+from doppel.errors import UserError
+
+_BEGUN = re.compile(r"── ([\w-]+) \(\d+ of \d+\): (?!done already)")
+
+
+class _Job(NamedTuple):
+    """A job in the queue."""
+
+    id: str
+    state: str
+    restarts: int
+    reason: str
+
+    def __str__(self) -> str:
+        times = f", requeued {self.restarts} times" if self.restarts else ""
+        why = f" ({self.reason})" if self.reason not in ("None", "") else ""
+        return f"job {self.id} is {self.state}{why}{times}"
+
+
+def status(run_dir: Path) -> int:
+    """Tell of each step of a run whether it is done, runs, waits or has failed, and what was spent.
+
+    Reads only. Of a job it tells the state that SLURM gives, how often it was requeued, and of one that has left the
+    queue without an end the last line that speaks of an error; likewise of a run on this machine.
+
+    Example:
+        python cli.py status runs/mine
+
+    Args:
+        run_dir: Run folder, or a folder of runs such as a grid.
+
+    Returns:
+        Exit status: 1 where a step has failed.
+
+    Raises:
+        UserError: There is no run.
+    """
+    queue = _queue()
+    told = [_tell(run, queue) for run in _runs(run_dir)]
+    return int(any(told))
+
+
+def cancel(run_dir: Path) -> int:
+    """Take the jobs of a run out of the queue; trainings and samplings that run save first.
+
+    What is done, and spent, stays: the command that began the run submits the rest again. A run on this machine is
+    ended by Ctrl-C where it runs.
+
+    Example:
+        python cli.py cancel runs/mine
+
+    Args:
+        run_dir: Run folder, or a folder of runs such as a grid.
+
+    Raises:
+        UserError: There is no run, or SLURM does not cancel a job.
+    """
+    queue = _queue()
+    found: dict[str, str] = {}
+    for run in _runs(run_dir):
+        found |= {job: f"{run.name} {name}" for name, job in _jobs(run).items() if job in queue}
+    if not found:
+        sys.stdout.write("no job of it is in the queue\n")
+        return 0
+    done = subprocess.run(["scancel", *found], capture_output=True, text=True)
+    if done.returncode:
+        raise UserError(f"scancel did not cancel {', '.join(found)}: {' '.join(done.stderr.split())}")
+    sys.stdout.write("".join(f"cancelled {name}: job {job}\n" for job, name in found.items()))
+    return 0
+
+
+def _runs(folder: Path) -> Iterator[Path]:
+    runs = [run.folder for run in RunFolder.find(folder) if (run.folder / "experiment.yaml").is_file()]
+    if not runs:
+        raise UserError(f"{folder} holds no run: give the RUN_DIR of `python cli.py run`")
+    yield from runs
+
+
+def _tell(run: Path, queue: Mapping[str, _Job]) -> bool:
+    """Tell of a run; whether a step of it has failed."""
+    steps, jobs = steps_of(load(run / "experiment.yaml"), run), _jobs(run)
+    here, is_running = _here(run)
+    lines, failed = [], False
+    for step in steps:
+        mark, job = run / ".done" / step.name, jobs.get(step.name)
+        if mark.is_file():
+            what = f"done in {minutes(int(mark.read_text(encoding='utf-8') or 0))}"
+        elif job is not None and job in queue:
+            what = str(queue[job])
+        elif step.name == here and is_running:
+            what = "runs on this machine"
+        elif not step.is_once and (run / "report.json").is_file():
+            what = "done"
+        elif (error := _last_error(run, step.name, job, step.name == here)) is not None:
+            what, failed = error, True
+        else:
+            what = "waits" if job is None else f"job {job} has left the queue"
+        lines.append(f"  {step.name}: {what}\n")
+    sys.stdout.write(f"{run}: {_spent(run)}\n{''.join(lines)}")
+    return failed
+
+
+def _spent(run: Path) -> str:
+    """What was spent, a word for each budget."""
+    if not (run / FILE_NAME).is_file():
+        return "nothing was spent"
+    from commands.privacy.coverage import covered_summary
+
+    summary = covered_summary(RunFolder(run)) or {"scopes": {}}
+    told = [
+        f"{name} NOT PRIVATE" if of["voids"] else f"{name} ε {of['epsilon']:.4g} of {of['target_epsilon']:g}"
+        for name, of in summary["scopes"].items()
+    ]
+    return f"spent: {', '.join(told) or 'nothing'}"
+
+
+def _queue() -> dict[str, _Job]:
+    """The jobs of this user, by id; none where there is no cluster."""
+    if shutil.which("squeue") is None:
+        return {}
+    fields = "JobArrayID:|,State:|,RestartCnt:|,Reason:|"
+    command = ["squeue", "--me", "--array", "--noheader", f"--Format={fields}"]
+    answer = subprocess.run(command, capture_output=True, text=True)
+    if answer.returncode:
+        raise UserError(f"squeue does not tell what is in the queue: {' '.join(answer.stderr.split())}")
+    rows = [[word.strip() for word in line.split("|")[:4]] for line in answer.stdout.splitlines()]
+    return {name: _Job(name, state, int(restarts or 0), reason) for name, state, restarts, reason in rows}
+
+
+def _jobs(run: Path) -> dict[str, str]:
+    """The last job of each step."""
+    return {file.stem: file.read_text(encoding="utf-8").strip() for file in (run / "slurm").glob("*.job")}
+
+
+def _here(run: Path) -> tuple[str | None, bool]:
+    """The step that a run on this machine has begun last, and whether it goes on."""
+    log = run / LOG
+    begun = _BEGUN.findall(log.read_text(encoding="utf-8", errors="replace")) if log.is_file() else []
+    if not (run / ".lock").is_file():
+        return None, False
+    try:
+        with FileLock(run / ".lock", timeout=0, mode=0o600):
+            return (begun[-1] if begun else None), False
+    except Timeout:
+        return (begun[-1] if begun else None), True
+
+
+def _last_error(run: Path, name: str, job: str | None, is_here: bool) -> str | None:
+    """The last line of an error that a step has left; None where it left none."""
+    files = [run / LOG] if is_here else []
+    if job is not None:
+        places = [f"{glob.escape(str(folder / name))}-{job}*.out" for folder in (run / "slurm", run.parent / "slurm")]
+        files += [Path(path) for place in places for path in glob.glob(place)]
+    lines = [line for file in files for line in file.read_text(encoding="utf-8", errors="replace").splitlines()]
+    errors = [line.strip() for line in lines if re.search(r"\berror\b|Error:", line) and "srun: error" not in line]
+    head = "failed" if job is None or is_here else f"job {job} failed"
+    return f"{head}: {errors[-1][:300]}" if errors else None
