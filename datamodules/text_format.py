@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 from datamodules.reading.example import Example, Field
@@ -146,6 +147,14 @@ class TextFormat:
         return self._ids([" " + text for text in texts])
 
     def _ids(self, texts: list[str]) -> list[list[int]]:
+        found = self._ids_as_they_are(texts)
+        wrong = self._no_text
+        return [
+            self._apart(text) if wrong and not wrong.isdisjoint(ids) else ids
+            for text, ids in zip(texts, found, strict=True)
+        ]
+
+    def _ids_as_they_are(self, texts: list[str]) -> list[list[int]]:
         if not texts:
             return []
         if not self.tokenizer.is_fast:
@@ -158,6 +167,26 @@ class TextFormat:
         backend.no_truncation()
         backend.no_padding()
         return [found.ids for found in backend.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def _apart(self, text: str) -> list[int]:
+        """The ids of a text that says a special token, which some vocabularies (Unigram) have among their words.
+
+        Behind its first character it is cut, and what a cut cannot help is left out.
+        """
+        said = "|".join(re.escape(token) for token in sorted(self._special, key=len, reverse=True))
+        parts = re.sub(f"({said})", lambda match: f"{match[0][0]}\0{match[0][1:]}", text).split("\0")
+        return [i for ids in self._ids_as_they_are(parts) for i in ids if i not in self._no_text]
+
+    @cached_property
+    def _special(self) -> list[str]:
+        """Texts of special tokens longer than a character, but for that of what is unknown."""
+        unknown = self.tokenizer.unk_token
+        return [token for token in self.tokenizer.all_special_tokens if token != unknown and len(token) > 1]
+
+    @cached_property
+    def _no_text(self) -> set[int]:
+        """Their ids, which no text has."""
+        return set(self.tokenizer.convert_tokens_to_ids(self._special))
 
     def encode_all(self, turns: Sequence[Example]) -> list[Encoded]:
         """Encode many turns with batched tokenizer calls.

@@ -28,6 +28,7 @@ from doppel.models.frozen_base import Dtype, FrozenBase
 from doppel.models.heads import checked_divisor, head_loss
 from doppel.models.load import check_ids, load_model, load_tokenizer, longest_example
 from doppel.models.memory import shortage
+from doppel.models.pairing import check_reads
 from doppel.models.quantized import Quantization, check_bitsandbytes
 from doppel.privacy.card import origins_of
 from doppel.privacy.checkpoint import weights_fingerprint
@@ -144,6 +145,7 @@ class CausalLM(LogicalBatchModule):
         start = None if init_weights is None else WarmStart.read(expand_path(init_weights), self.text_format)
         #: Which weights the training started from; kept in the logger's configuration and in checkpoints.
         self.warm_start = None if start is None else start.record
+        self._pretrained = None if init == "random" else base_model
         self.origins = [] if init == "random" else origins_of(Path(base_model))
         self.origins += [] if start is None else [start.record, *start.origins]
         # Adapted: low-rank adapters, and these weights.
@@ -236,8 +238,15 @@ class CausalLM(LogicalBatchModule):
                 logger.log_hyperparams({"warm_start": self.warm_start})
 
     def on_fit_start(self) -> None:
-        """Hash the frozen base, whose digest each checkpoint has; say if there is too little memory for a step."""
+        """Hash the frozen base, whose digest each checkpoint has; say if there is too little memory for a step.
+
+        Raises:
+            ModelError: The base cannot read what its tokenizer writes.
+        """
         super().on_fit_start()
+        if self._pretrained is not None and self.trainer.ckpt_path is None:
+            with self.trainer.precision_plugin.forward_context():
+                check_reads(self.text_format.tokenizer, self.model, self._pretrained)
         if self.base is not None:
             _ = self.base.digest
         data: Any = self.trainer.datamodule  # type: ignore[attr-defined]

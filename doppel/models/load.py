@@ -269,6 +269,7 @@ def _loaded(name: str | Path, kind: Kind, config: Any, **options: Any) -> PreTra
         trust_remote_code=False,
         **options,
     )
+    _refuse_integers(Path(name), {key for key, _ in model.named_parameters()})
     own = {key.partition(".")[0] for key, _ in model.named_parameters()}
     missing = {key for key in found["missing_keys"] if not key.startswith(_UNUSED.get(kind, "\0"))}
     strange = {key for key in found["unexpected_keys"] if key.partition(".")[0] in own}
@@ -279,6 +280,24 @@ def _loaded(name: str | Path, kind: Kind, config: Any, **options: Any) -> PreTra
             example = f"{what} {len(keys)} weights, such as {min(keys)}"
             raise ValueError(f"{example}: copy config.json and all weights of one model into it")
     return language_model_of(model) if kind == "causal_lm" else model
+
+
+def _refuse_integers(folder: Path, weights: set[str]) -> None:
+    """Refuse a folder some of whose weights are whole numbers, which would be taken as they are, without their scale.
+
+    Raises:
+        ValueError: Such as those that a tool has packed, whose form no ``quantization_config`` says.
+    """
+    for file in sorted(folder.glob("*.safetensors")) if folder.is_dir() else ():
+        with safe_open(file, "pt") as stored:
+            for key in stored.keys():  # noqa: SIM118 (no mapping)
+                kind = stored.get_slice(key).get_dtype()
+                is_weight = key in weights or any(name.endswith(f".{key}") for name in weights)
+                if is_weight and not kind.startswith(("F", "BF")):
+                    raise ValueError(
+                        f"its weight {key} is of type {kind}, packed by a tool of which config.json says nothing: save "
+                        "the model in a floating type"
+                    )
 
 
 @contextmanager

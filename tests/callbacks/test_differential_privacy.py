@@ -334,7 +334,8 @@ def test_a_unit_with_many_rows_moves_the_gradient_by_at_most_the_clipping_norm(
         model = UtteranceLM(base_model=tiny_model, optimizer=lambda p: torch.optim.SGD(p, lr=1.0))
         start = weights(model)
         units = len({line["unit"] for line in lines})  # q = 1
-        data = data_module(str(path), unit="user", batch_size=units, max_turns_per_unit=3, truncate=truncate)
+        bounds: dict[str, Any] = {"max_turns_per_unit": 3, "unit_names": "exact", "truncate": truncate}
+        data = data_module(str(path), unit="user", batch_size=units, **bounds)
         callback = privacy(tmp_path / name, max_grad_norm=0.05, delta=1e-3)
         fit(tmp_path / name, model, data, [callback], max_epochs=1)
         steps.append((weights(model) - start) * units)
