@@ -36,7 +36,7 @@ def check_reads(tokenizer: Any, model: PreTrainedModel, name: str) -> None:
     loss, guess = nats_a_token(tokenizer, model), math.log(rows)
     if loss > guess + _ABOVE_A_GUESS:
         raise ModelError(
-            f"{name} reads a plain English sentence at {loss:.1f} nats a token, where a guess has {guess:.1f}: its "
+            f"{name} has a cross-entropy of {loss:.1f} per token on plain English, where a guess has {guess:.1f}: its "
             "tokenizer is not the one that it was trained with; copy tokenizer files and weights of one model"
         )
 

@@ -53,7 +53,7 @@ class Site:
         predict_time: Time limit of a sampling, likewise.
         tool_time: Time limit of other steps, likewise.
         signal: Signal that SLURM sends before the time limit: USR2, or USR1.
-        notice_s: Seconds between the signal and the limit; null: 120, and of a training without adapters what writing
+        notice_s: Seconds between the signal and the limit; null: 120, and of a training without LoRA what writing
             its checkpoint may take.
         fit_mem: Memory per process of a training, such as ``16G``; summed for a node's ``--mem``; 0: all of a node;
             null: the cluster's default; auto: 16G, and for a base of 1 GiB and more on this disk what it takes.
