@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,9 @@ from callbacks.closed_loggers import opened
 from callbacks.differential_privacy import DifferentialPrivacy
 from callbacks.synthetic_writer import SyntheticWriter
 from callbacks.wandb_artifacts import artifact, harmless, use_artifact
+from datamodules.batches.batch import LogicalBatch, MicroBatch
 from datamodules.data_module import is_disclosable
+from lightning_modules.training.logical_batch_module import LogicalBatchModule
 
 if TYPE_CHECKING:
     from wandb.sdk.wandb_run import Run
@@ -36,11 +39,49 @@ class WandbLineage(Checkpoint):
 
     def __init__(self, upload: bool = False) -> None:
         self.upload = upload
+        self._since, self._units, self._tokens = 0.0, 0.0, 0  # since the pace was told
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Let what was spent be drawn over the optimiser's steps."""
         for run in _runs(trainer):
             run.define_metric("dp/*", step_metric="trainer/global_step", step_sync=True)
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Tell the optimiser, which may be the default; begin to measure the pace."""
+        self._begin_pace()
+        for run in _runs(trainer):
+            for optimizer in trainer.optimizers:
+                told = {
+                    key: value for key, value in optimizer.defaults.items() if isinstance(value, int | float | tuple)
+                }
+                name = {"optimizer": type(optimizer).__name__}
+                run.config.update(name | {f"optimizer_{key}": v for key, v in told.items()}, allow_val_change=True)
+
+    def _begin_pace(self) -> None:
+        self._since, self._units, self._tokens = time.monotonic(), 0.0, 0
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Tell the pace since the last time: of the expected units, and of tokens with padding where rows are public.
+
+        Formal guarantees:
+            How many units and tokens a private batch has is not told. The time that it took is, as by W&B's own clock.
+        """
+        if not isinstance(batch, LogicalBatch) or not isinstance(pl_module, LogicalBatchModule):
+            return
+        self._units += batch.expected_num_units
+        self._tokens += (
+            sum(part.input_ids.numel() for part in batch.micro_batches if isinstance(part, MicroBatch))
+            * trainer.world_size
+        )
+        if trainer.global_step % trainer.log_every_n_steps:  # type: ignore[attr-defined]
+            return
+        seconds = max(time.monotonic() - self._since, 1e-9)
+        pl_module.log_metric("train/units_per_second", self._units / seconds, is_public=True)
+        if self._tokens:
+            pl_module.log_metric("train/tokens_per_second", self._tokens / seconds, batch.is_public)
+        self._begin_pace()
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log the model."""

@@ -30,6 +30,7 @@ from commands.lightning.kept import CHECKPOINT, listed, refuse_unkept, with_need
 from commands.lightning.own_code import place
 from commands.lightning.prompts import check_prompts
 from commands.lightning.stage_folder import claim, last_checkpoint, refuse_to_begin_again, wandb_id
+from commands.lightning.wandb_run import about_run
 from commands.run_folder.manifest_writer import refuse_lost_ledger
 from commands.run_folder.ownership import hold, ledger_of_run
 from commands.run_folder.private_files import learnt_from, of_runs
@@ -350,8 +351,7 @@ class DoppelCLI(LightningCLI):
                 init.name = init.name or "-".join(run_dir.absolute().relative_to(run).parts)
                 sweep_run = os.environ.get("WANDB_RUN_ID") if "WANDB_SWEEP_ID" in os.environ else None
                 init.id = init.id or sweep_run or wandb_id(run_dir, job)
-                names = {"group": run.name, "job_type": run_dir.name, "resume": "allow"}
-                logger["dict_kwargs"] = names | dict(logger.get("dict_kwargs") or {})
+                logger["dict_kwargs"] = about_run(config, run_dir) | dict(logger.get("dict_kwargs") or {})
         for callback in listed(trainer.callbacks):
             if callback.class_path == PREEMPTION and config.save_every is not None:
                 callback.init_args.every_n_minutes = config.save_every

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import itertools
+import json
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal
 
 from callbacks.wandb_artifacts import artifact, use_artifact
 from commands.lightning.stage_folder import wandb_id
 from commands.report.html import PAGE
 from commands.run_folder.run_folder import RunFolder
 
+if TYPE_CHECKING:
+    from wandb import Table
+
 _CONFIG = ("experiment", "seed", "epsilon", "commit", "base_model", "num_samples")
+_NUM_SAMPLES = 100  # of each system, in a table
 
 
 def log_report(record: RunFolder, report: dict[str, Any]) -> bool:
     """Log ``report.json`` as an artifact that came from the synthetic files, and its metrics as the run's summary.
 
     Only where the stages of the pipeline have W&B runs: offline if theirs are, and in their project. Figures named
-    ``private/…`` are left out of the summary; they are in the report, whose content stays where it is. The page is sent
-    whole where the privacy card is verified; otherwise it stays where it is too.
+    ``private/…`` are left out of the summary; they are in the report, whose content stays where it is. Where the
+    privacy card is verified, the page is sent whole, as a panel too, beside a table of samples; else all stays here.
 
     Returns:
         Whether there was anything to log to.
@@ -37,7 +44,7 @@ def log_report(record: RunFolder, report: dict[str, Any]) -> bool:
         id=wandb_id(folder),
         resume="allow",
         name="report",
-        group=record.folder.resolve().name,
+        group=record.group,
         job_type="report",
         config={name: report[name] for name in _CONFIG},
         mode=mode,
@@ -56,7 +63,24 @@ def log_report(record: RunFolder, report: dict[str, Any]) -> bool:
         if (record.folder / PAGE).is_file():
             is_verified = bool((report.get("card") or {}).get("verified"))
             run.log_artifact(artifact(record.folder / PAGE, "page", upload=is_verified))
+            if is_verified:
+                page = (record.folder / PAGE).read_text(encoding="utf-8")
+                run.log({"page": wandb.Html(page, inject=False), "samples": _samples(record, report["metrics"])})
     return True
+
+
+def _samples(record: RunFolder, systems: Iterable[str]) -> Table:
+    """The first samples of each system."""
+    import wandb
+
+    rows = []
+    for system in systems:
+        path = record.synthetic(system)
+        if path is not None and path.is_file():
+            with path.open(encoding="utf-8") as file:
+                found = [json.loads(line) for line in itertools.islice(file, _NUM_SAMPLES)]
+            rows += [[system, line.get("utterance"), line.get("parse") or line.get("label")] for line in found]
+    return wandb.Table(columns=["system", "utterance", "written from"], data=rows)
 
 
 def _logged(record: RunFolder) -> tuple[Literal["online", "offline"], str, str | None] | None:

@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -103,7 +104,9 @@ def run(
 
     def make(point: Point, name: str) -> RunPlan:
         settings = point if point.keys() <= {"epsilon", "seed"} else {**point, "table": None}  # is of no table
-        return begin(load(experiment, {**joined(changes, point), **settings}), folder / name, cluster)
+        return begin(
+            replace(load(experiment, {**joined(changes, point), **settings}), point=point), folder / name, cluster
+        )
 
     is_here = local or not has_slurm
 

@@ -66,6 +66,13 @@ class RunFolder:
         return told | copies(self.folder, told)
 
     @property
+    def group(self) -> str:
+        """By what its runs of Weights & Biases belong together: EXPERIMENT/RUN, of a point of a grid GRID/POINT."""
+        folder = self.folder.resolve()
+        first = folder.parent.name if self.experiment.get("point") else self.experiment.get("name")
+        return (f"{first}/{folder.name}" if first else folder.name)[-128:]
+
+    @property
     def reference(self) -> str | None:
         """Public file that the experiment names, with which samples are compared."""
         return self.experiment.get("reference") or self.experiment.get("compared_with")

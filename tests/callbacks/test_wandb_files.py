@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -123,6 +124,87 @@ def test_a_requeued_stage_goes_on_with_its_run(pipeline: Path, runs: dict[str, l
     for stage, own in runs.items():
         name = "-".join(folder_of(pipeline, stage).relative_to(pipeline).parts)
         assert {(p.run.run_group, p.run.job_type, p.run.display_name) for p in own} == {("tiny", stage, name)}
+
+
+#: What a fit and a sampling tell of themselves, beside W&B's own.
+CONFIG = {
+    "experiment",
+    "commit",
+    "point",
+    "system",
+    "stage",
+    "seed",
+    "gpu",
+    "base_model",
+    "dtype",
+    "max_length",
+    "dropout",
+}
+CONFIG |= {"init", "cuda_graphs", "sampling", "batch_size", "max_tokens_per_micro_batch", "unit", "num_samples", "lora"}
+CONFIG |= {
+    "precision",
+    "devices",
+    "num_nodes",
+    "strategy",
+    "max_epochs",
+    "max_steps",
+    "privacy",
+    "warm_start",
+    "_wandb",
+}
+SERIES = {"dp/epsilon", "dp/noise_multiplier", "train/learning_rate", "train/units_per_second"}
+
+
+def test_a_run_says_with_what_it_was_trained_and_its_pace(
+    pipeline: Path, runs: dict[str, list[OfflineRun]], tiny_model: str, corpus: str
+) -> None:
+    for stage in STAGES[:-1]:
+        config = runs[stage][-1].config
+        assert {key for key in config if not key.startswith("optimizer")} <= CONFIG, config.keys()
+        assert (config["base_model"], config["system"], config["stage"]) == (Path(tiny_model).name, SYSTEM, stage)
+        told = json.dumps(
+            {key: value for key, value in config.items() if key not in ("privacy", "warm_start", "_wandb")}
+        )
+        assert "/" not in told and Path(corpus).name not in told, "no path is told"
+    config = runs["parse_tree"][0].config
+    assert (config["optimizer"], config["batch_size"], config["seed"], config["precision"]) == (
+        "DPAdam",
+        12,
+        1,
+        "32-true",
+    )
+    assert config["optimizer_lr"] > 0
+    rows: dict[int, set[str]] = {}
+    for row in runs["parse2utterance"][0].history:
+        if "trainer/global_step" in row:
+            rows.setdefault(row["trainer/global_step"], set()).update(row)
+    trained = [names for names in rows.values() if names & SERIES]
+    assert len(set().union(*trained) & SERIES) == len(SERIES) and not any("tokens_per" in n for r in trained for n in r)
+
+
+def test_a_run_is_grouped_by_its_experiment_or_its_grid(tmp_path: Path) -> None:
+    run = tmp_path / "grid" / "seed=1"
+    run.mkdir(parents=True)
+    assert RunFolder(run).group == "seed=1"
+    (run / "experiment.yaml").write_text("name: quickstart\n")
+    assert RunFolder(run).group == "quickstart/seed=1"
+    (run / "experiment.yaml").write_text("name: quickstart\npoint: {seed: 1}\n")
+    assert RunFolder(run).group == "grid/seed=1"
+
+
+def test_a_report_whose_card_is_verified_shows_its_page_and_samples(pipeline: Path, tmp_path: Path) -> None:
+    run = tmp_path / "tiny"
+    shutil.copytree(pipeline, run, symlinks=True)
+    shutil.rmtree(run / "report")
+    report = json.loads((run / "report.json").read_text()) | {"card": {"verified": True}}
+    assert log_report(RunFolder(run), report)
+    wandb.teardown()
+    (piece,) = pieces(run / "report")
+    assert {"page/path", "samples/path"} <= piece.keys
+    (page,) = run.glob("report/wandb/offline-run-*/files/media/html/page_*.html")
+    assert page.read_text() == (run / "report.html").read_text()
+    (table,) = run.glob("report/wandb/offline-run-*/files/media/table/samples_*.table.json")
+    assert len(json.loads(table.read_text())["data"]) == 4
 
 
 def test_the_privacy_page_says_who_may_read_each_file(pipeline: Path) -> None:

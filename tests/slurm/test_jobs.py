@@ -33,6 +33,8 @@ rank, restart = int(os.environ.get("SLURM_PROCID", -1)), int(os.environ.get("SLU
 
 def note(what):
     line = dict(at=time.time(), what=what, stage=stage, rank=rank, restart=restart, words=" ".join(words) + " ")
+    tmp = os.environ.get("TMPDIR", "")
+    line |= dict(place=os.environ["PATH"], setup=os.environ.get("SETUP"), tmp=tmp, has_tmp=os.path.isdir(tmp))
     with open(place + "/log", "a") as file:
         file.write(json.dumps(line) + "\\n")
 
@@ -78,6 +80,7 @@ class Pipeline:
     def __init__(self, cluster: SlurmCluster, folder: Path) -> None:
         self.cluster, self.folder, self.run = cluster, folder, folder / "run"
         folder.chmod(0o755)
+        self.site: dict[str, object] = {}
         self.python = folder / "python"
         self.python.write_text(PROGRAM.replace("{python}", sys.executable))
         self.python.chmod(0o755)
@@ -92,7 +95,7 @@ class Pipeline:
             "cpus_per_task": 1,
             "tool_cpus": 1,
         }
-        site.write_text(json.dumps(fields))
+        site.write_text(json.dumps(fields | self.site))
         command = [sys.executable, str(ROOT / "cli.py"), "run", QUICKSTART, str(self.run), "--submit"]
         command += [] if "--grid" in words else ["--epsilon=inf"]
         self.printed = self.cluster.run(*command, f"--site={site}", *words, BEHAVE=str(self.folder))
@@ -165,8 +168,13 @@ def test_stages_run_in_order_survive_a_failure_and_are_not_run_twice(pipeline: P
 
 
 @pytest.mark.slurm
-def test_training_and_sampling_are_preempted_and_go_on(pipeline: Pipeline) -> None:
-    """The training by hand, the sampling by a job of a partition that comes first."""
+def test_training_and_sampling_are_preempted_and_go_on_in_a_container(pipeline: Pipeline) -> None:
+    """The training by hand, the sampling by a job of a partition that comes first; no SLURM command is within."""
+    container = pipeline.folder / "container"
+    container.write_text('#!/bin/sh\n[ "$1" = exec ] && shift\nPATH=/no/commands exec "$@"\n')
+    container.chmod(0o755)
+    scratch = pipeline.folder / "scratch"
+    pipeline.site = {"container": f"{container} exec", "setup": ["export SETUP='1 2'"], "scratch": str(scratch)}
     for stage in ("one_stage", "sample_one_stage"):
         pipeline.behave(stage, "wait")
     jobs = pipeline.submit("--systems", "one_stage")
@@ -189,6 +197,12 @@ def test_training_and_sampling_are_preempted_and_go_on(pipeline: Pipeline) -> No
     assert time.monotonic() - began < 50, "it goes when it is asked, not when its grace is over"
     assert pipeline.cluster.wait(jobs["one_stage-sample_one_stage"], "COMPLETED")["Restarts"] == "1"
     pipeline.cluster.wait(jobs["report"], "COMPLETED")
+    for line in pipeline.log():
+        assert (line["place"], line["setup"], line["has_tmp"]) == ("/no/commands", "1 2", True)
+        assert Path(line["tmp"]).parent == scratch
+    assert scratch.is_dir() and not list(scratch.iterdir())
+    logs = {path.name for path in (pipeline.run / "slurm").glob("one_stage-one_stage-*_*.out")}
+    assert {name[-5] for name in logs} == {"0", "1"}, "each rank has a log of its own"
 
 
 @pytest.mark.slurm

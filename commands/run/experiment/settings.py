@@ -119,6 +119,7 @@ class Experiment:
         environment: Variables that values may use as ``${NAME}``; those set in the shell win.
         parser_digest: Digest of ``parser``; written by the run.
         commit: Versions of the code that worked on the run; written by the run.
+        point: Of a grid, the values that this run has of its own; written by the run.
     """
 
     name: str = field(metadata={"binds": "nothing"})
@@ -164,6 +165,7 @@ class Experiment:
     environment: dict[str, str] = setting(factory=dict, binds="nothing")
     parser_digest: str | None = setting(None, binds="evaluation")
     commit: list[str] = setting(factory=list, binds="nothing")
+    point: dict[str, Any] = setting(factory=dict, binds="nothing")
 
     @property
     def is_private(self) -> bool:
