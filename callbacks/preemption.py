@@ -20,13 +20,12 @@ from lightning.pytorch.utilities import rank_zero_info
 from callbacks.closed_loggers import opened
 from callbacks.differential_privacy import DifferentialPrivacy
 from callbacks.slurm_job import SlurmJob
+from doppel.console.again import EXIT_STATUS
 from doppel.errors import UserError
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 
 log = logging.getLogger(__name__)
 
-#: EX_TEMPFAIL of sysexits.h: not done, but nothing is wrong. Run the same command again.
-EXIT_STATUS = 75
 INTERRUPTED = 130
 #: What stops a run.
 _SIGNALS = (signal.SIGUSR2, signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from doppel.console.again import AGAIN_FILE
+
 #: Names of jobs that a person works in; nothing is requeued there, and Lightning starts its own processes.
 _INTERACTIVE = ("bash", "interactive")
-#: Variable that names a file: where a task makes it, ``slurm/job.sh`` puts its job into the queue again.
-AGAIN_FILE = "DOPPEL_AGAIN"
 
 
 @dataclass(frozen=True)

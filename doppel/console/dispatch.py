@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from doppel.console.again import stop_when_told
 from doppel.console.collection import no_collection
 from doppel.console.command import call, load, reads_words
 from doppel.errors import UserError
@@ -63,6 +64,7 @@ def main(
             sys.stdout.write(overview(commands if has_more else {**commands, **more}, about) + hint)
             return 0
         if words[0] == "step" and steps:
+            stop_when_told()
             words, targets, prog = words[1:] or ["--help"], {**targets, **steps}, f"{prog} step"
         if words == ["--help"]:
             sys.stdout.write(overview({"Steps of a run": steps or {}}, f"{prog} NAME --config FILE"))

@@ -19,9 +19,10 @@ from signals import SignalAt
 from tiny_sampling import NUM_SAMPLES, read, sample
 
 import cli
-from callbacks.preemption import EXIT_STATUS, Preempted, Preemption
+from callbacks.preemption import Preempted, Preemption
 from callbacks.slurm_job import SlurmJob
 from commands.lightning.stage_folder import claim
+from doppel.console.again import EXIT_STATUS
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.noise import GaussianNoise

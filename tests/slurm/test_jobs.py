@@ -45,7 +45,8 @@ def checkpoint():
 
 
 def preempted(*_):
-    checkpoint()
+    if words[1] == "fit":
+        checkpoint()
     if rank == 0:
         open(os.environ["DOPPEL_AGAIN"], "w").close()
     sys.exit(75)
@@ -203,6 +204,15 @@ def test_training_and_sampling_are_preempted_and_go_on_in_a_container(pipeline: 
     assert scratch.is_dir() and not list(scratch.iterdir())
     logs = {path.name for path in (pipeline.run / "slurm").glob("one_stage-one_stage-*_*.out")}
     assert {name[-5] for name in logs} == {"0", "1"}, "each rank has a log of its own"
+
+
+@pytest.mark.slurm
+def test_a_tool_that_meets_its_time_limit_goes_back_into_the_queue(pipeline: Pipeline) -> None:
+    pipeline.site = {"tool_time": "2", "notice_s": 100}
+    pipeline.behave("one_stage-evaluate", "wait")
+    jobs = pipeline.submit("--systems", "one_stage")
+    assert pipeline.cluster.wait(jobs["one_stage-evaluate"], "COMPLETED")["Restarts"] == "1"
+    pipeline.cluster.wait(jobs["report"], "COMPLETED")
 
 
 @pytest.mark.slurm

@@ -13,16 +13,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from callbacks.slurm_job import AGAIN_FILE
 from commands.lightning.stage_folder import FailedStarts, last_checkpoint
 from commands.run.execution.execute import keep_outcome, tell_killed
 from commands.run_folder.manifest_writer import declaration
+from doppel.console.again import AGAIN_FILE, EXIT_STATUS
 from doppel.console.say import say
 from doppel.errors import UserError
 from doppel.files import write_text
 
-#: Exit status of what is to go on later, as ``callbacks.preemption`` has it.
-AGAIN = 75
 MOST_REQUEUES = 3
 
 
@@ -54,8 +52,8 @@ def end(kind: str, run: Path, name: str, status: int, seconds: int, words: Seque
     Returns:
         Exit status of the job; 75 asks for a requeue.
     """
-    if status == AGAIN or Path(os.environ.get(AGAIN_FILE, "")).is_file():
-        return AGAIN if may_requeue(run, name) else 1
+    if status == EXIT_STATUS or Path(os.environ.get(AGAIN_FILE, "")).is_file():
+        return EXIT_STATUS if may_requeue(run, name) else 1
     if kind == "fit" and status not in (0, 130, 143):
         FailedStarts(words).note()
     if status == 137:

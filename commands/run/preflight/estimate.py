@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import platform
+import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from itertools import islice
@@ -65,7 +68,7 @@ def tell_ready(plan: RunPlan, found: Mapping[str, Readiness | Outlook]) -> None:
             bands = 1 if ready.spec is None else ready.spec.bands
             least, most, held = forecast(ready.num_units, trainings, experiment, bands)
             more = "" if ready.unit == "utterance" else f", as much again for each further row a {ready.unit} has"
-            say(f"{ready.text}, {_range(least, most)} of training on this machine (by public rows{more})")
+            say(f"{ready.text}, {_range(least, most)} of training on {_machine()} (by public rows{more})")
             if ready.spec is not None:
                 most = max(checkpoint_every(steps, ready.spec.bands) for steps in ready.spec.stage_steps)
                 often = "step" if most == 1 else f"{most} steps"
@@ -128,6 +131,14 @@ def forecast(
         held = _held(model, config, training_half(precision), bands)
         largest = max(filter(None, (largest, held)), key=lambda found: found.peak, default=None)
     return shortest, longest, largest
+
+
+def _machine() -> str:
+    """Whose time an estimate is: where there is a cluster, its jobs run on other machines than this one."""
+    if shutil.which("sbatch") is None:
+        return "this machine"
+    what = torch.cuda.get_device_name() if _here().type == "cuda" else f"{os.cpu_count()} cores"
+    return f"this machine, {platform.node()} with {what}, and not on the nodes of the jobs"
 
 
 def _here() -> torch.device:

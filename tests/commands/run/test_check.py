@@ -476,3 +476,15 @@ def test_a_check_may_say_where_the_run_is_to_be(
     assert seen == [False, True, False]
     assert called(users, tmp_path / "run", "--check", "--dry-run") == 2
     assert "exclude one another" in capsys.readouterr().err and not (tmp_path / "run").exists()
+
+
+def test_the_time_is_said_to_be_of_this_machine_where_jobs_run_on_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from commands.run.preflight import estimate
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert estimate._machine() == "this machine"
+    (tmp_path / "sbatch").write_text("#!/bin/sh\n")
+    (tmp_path / "sbatch").chmod(0o755)
+    assert re.fullmatch(r"this machine, \S+ with .+, and not on the nodes of the jobs", estimate._machine())
