@@ -53,10 +53,12 @@ def bmm_into(left: Tensor, right: Tensor, out: Tensor) -> None:
     """Write ``left @ right`` per unit, [U, m, n] and [U, n, p], into ``out``, which is wide."""
     if left.dtype is out.dtype:
         torch.bmm(left, right, out=out)
-    elif left.device.type == "cuda" and _bmm_has_out():  # of shapes alone nothing is tried
+    elif not left.is_cuda:
+        torch.bmm(left.to(out.dtype), right.to(out.dtype), out=out)
+    elif _bmm_has_out():
         torch.bmm(left, right, out_dtype=out.dtype, out=out)
     else:
-        out.copy_(matmul(left, right))
+        out.copy_(torch.bmm(left, right, out_dtype=out.dtype))
 
 
 @functools.cache

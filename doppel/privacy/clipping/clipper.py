@@ -6,17 +6,19 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from doppel.privacy.clipping.arithmetic import HIGHER, UNIT, Norms, unit_of, wide_dtype
-from doppel.privacy.clipping.groups import Constants, add_products
+from doppel.privacy.clipping.groups import Constants, add_products, groups_by_shape
 from doppel.privacy.clipping.held_weights import HeldWeights
 from doppel.privacy.clipping.linear import LinearRule
 from doppel.privacy.clipping.observer import ModelObserver, reentrant_checkpoint_error
 from doppel.privacy.clipping.registry import build_rules
-from doppel.privacy.clipping.rule import Capture, ObserveGradient, UnsupportedLayerError
+from doppel.privacy.clipping.rule import Capture, KeepingRule, ObservedLayer, UnsupportedLayerError
 
 
 class PerSampleClipper:
@@ -83,12 +85,16 @@ class PerSampleClipper:
         self._parameters = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
         if not self._parameters:
             raise ValueError("the model has no trainable parameter, so there is nothing to clip: unfreeze some")
-        self._trainable = frozenset(id(p) for _, p in self._parameters)
+        self._all_parameters, self._modules = list(model.parameters()), list(model.modules())  # ids stay theirs
+        self._tables: list[dict[str, Any]] = [x for m in self._modules for x in (m._modules, m._parameters)]
+        self._structure = self._found_structure()
         self.rules = build_rules(model)
         self._observer = ModelObserver(self.rules)
-        self._planned: Counter[torch.Size | None] = Counter(p.shape for _, p in self._parameters)
+        self._keeping = [rule for rule in self.rules if isinstance(rule, KeepingRule)]
+        self._formed = groups_by_shape([p for _, p in self._parameters])
+        self._groups = list({id(group): group for group in self._formed.values()}.values())
         linear = [rule for rule in self.rules if isinstance(rule, LinearRule)]
-        self._planned[None] = sum(rule.trains_weight and not rule.is_formed for rule in linear)
+        self._num_grams = sum(rule.trains_weight and not rule.is_formed for rule in linear)
         of_linear = {id(p): p for rule in linear for p in (rule.weight, rule.bias) if p is not None}
         self._weights = HeldWeights(list(of_linear.values()))
         self._constants, self._start = Constants(), torch.zeros((), requires_grad=True)
@@ -107,7 +113,10 @@ class PerSampleClipper:
     @property
     def num_bytes_kept(self) -> int:
         """Bytes of units' gradients, and of factors of them, that are held between backward pass and clipped sum."""
-        return 0 if self._capture is None else self._capture.num_bytes
+        inputs = () if self._capture is None else self._capture.inputs
+        tensors = [x for shared in inputs for x in (shared.A, *(G for _, G, _ in shared.readers)) if x is not None]
+        tensors += [x for rule in self._keeping for x in rule.kept.values()]
+        return sum(x.nbytes for x in {id(x): x for x in tensors}.values()) + sum(x.num_bytes for x in self._groups)
 
     def begin_step(self) -> None:
         """Make copies of weights in half precision once from here on, until :meth:`end_step`: weights must not change.
@@ -153,7 +162,7 @@ class PerSampleClipper:
         if not self._is_step:
             self._weights.forget()
         capture = self._capture = Capture(
-            num_units, rows_per_unit, self._planned, self._constants, self._weights, self._start
+            num_units, rows_per_unit, self._formed, self._num_grams, self._constants, self._weights, self._start
         )
         with ExitStack() as stack:
             stack.callback(self._leave)
@@ -179,11 +188,15 @@ class PerSampleClipper:
             raise RuntimeError("this clipper was closed: build a new one")
         if self._is_active or (self._capture is not None and self._capture.started):
             raise RuntimeError("the last capture was not finished: call accumulate() after each capture")
-        trainable = frozenset(id(p) for p in self._model.parameters() if p.requires_grad)
-        if trainable != self._trainable:
+        if self._found_structure() != self._structure:
             raise RuntimeError(
                 "parameters were frozen, unfrozen or replaced since the clipper was built: build a new one"
             )
+
+    def _found_structure(self) -> tuple[list[int], list[bool]]:
+        """Name by id what each module holds, and tell which parameters are trained: a walk over the model is slow."""
+        held = chain.from_iterable(table.values() for table in self._tables)
+        return list(map(id, held)), [p.requires_grad for p in self._all_parameters]
 
     def _leave(self) -> None:
         self._is_active = False
@@ -194,6 +207,10 @@ class PerSampleClipper:
         if self._capture is not None:
             self._capture.close()
             self._capture = None
+        for group in self._groups:
+            group.clear()
+        for rule in self._keeping:
+            rule.clear()
 
     # -------------------------------------------------------------------------------- clipped sum
     @torch.no_grad()
@@ -229,7 +246,7 @@ class PerSampleClipper:
                     )
                 assert capture is not None
                 norm, safe = norms if loss_scale == 1.0 else (norms[0] / loss_scale, norms[1] / loss_scale)
-                self._add_clipped(capture, safe, 1.0 / loss_scale, on_ready or _ignore)
+                self._add_clipped(capture, safe, 1.0 / loss_scale, on_ready)
                 return norm
         finally:
             self._reset()
@@ -238,10 +255,10 @@ class PerSampleClipper:
         """Norm of each unit [U]: as computed, and a bound that the true one does not exceed; None without any."""
         wide = wide_dtype(self._parameters[0][1].dtype)
         found: list[Norms] = [grams.norms() for grams in capture.grams.values()]
-        if capture.formed:
-            formed = torch.stack([group.squares() for group in capture.formed.values()]).sum(0)
-            found.append((formed, None, None))
-        found += [norms for rule in capture.hooked if (norms := rule.finish(capture)) is not None]
+        formed = [group.squares() for group in self._groups if group.parameters]
+        if formed:
+            found.append((torch.stack(formed).sum(0), None, None))
+        found += [rule.norms() for rule in self._keeping if rule in capture.observed]
         readers = [(rule, shared.A, G) for shared in capture.inputs for rule, G, _ in shared.readers]
         cross = [norms for rule, A, G in readers if A is not None and (norms := rule.cross_term(A, G)) is not None]
         found += [*cross, *cross]  # 2⟨·, ·⟩
@@ -256,9 +273,9 @@ class PerSampleClipper:
         return squares.sqrt().to(wide), safe.to(wide)
 
     def _add_clipped(
-        self, capture: Capture, safe_norms: Tensor, scale: float, on_ready: Callable[[nn.Parameter], None]
+        self, capture: Capture, safe_norms: Tensor, scale: float, on_ready: Callable[[nn.Parameter], None] | None
     ) -> None:
-        dtypes = {safe_norms.dtype, *(group.dtype for group in capture.formed.values())}
+        dtypes = {safe_norms.dtype, *(group.dtype for group in self._groups if group.parameters)}
         dtypes.update(x.A.dtype for x in capture.inputs if x.A is not None)
         margin = 2.0**-10 if torch.float16 in dtypes else 152.0 * max(unit_of(wide_dtype(x)) for x in dtypes)
         factors = (self.max_grad_norm / (1.0 + margin) / safe_norms).clamp_(max=1.0)
@@ -268,30 +285,36 @@ class PerSampleClipper:
         self._num_nonfinite += nonfinite.sum()
         factors.masked_fill_(nonfinite, 0.0)
         erased = nonfinite if may_be_any(nonfinite) else None  # 0 · nan is nan
-        users = Counter(id(p) for group in capture.formed.values() for p in group.parameters)
-        users.update(id(rule.weight) for shared in capture.inputs for rule, _, _ in shared.readers)
-        users.update(id(p) for rule in capture.hooked for p in rule.trained_parameters)
-
-        def added(parameter: nn.Parameter) -> None:
-            users[id(parameter)] -= 1
-            if users[id(parameter)] == 0:  # of a tied weight: the last finishes it
-                on_ready(parameter)
-
+        keeping = [rule for rule in self._keeping[::-1] if rule in capture.observed]
+        added = _ignore if on_ready is None else self._counted(capture, on_ready)
         weights = factors if scale == 1.0 else factors * scale
-        for group in capture.formed.values():
+        for group in self._groups:
             if erased is not None:
                 group.erase(erased)
             group.add(weights)
             for parameter in group.parameters:
                 added(parameter)
         add_products(capture.inputs, factors, scale, self._bound, erased, added)
-        for rule in capture.hooked[::-1]:
+        for rule in keeping:
             if erased is not None:
                 rule.erase(erased)
             rule.add_clipped(weights)
-            rule.reset()
+            rule.clear()
             for parameter in rule.trained_parameters:
                 added(parameter)
+
+    def _counted(self, capture: Capture, on_ready: Callable[[nn.Parameter], None]) -> Callable[[nn.Parameter], None]:
+        """Return what is called at each use of a parameter: of a tied weight, the last finishes it."""
+        users = Counter(id(p) for group in self._groups for p in group.parameters)
+        users.update(id(rule.weight) for shared in capture.inputs for rule, _, _ in shared.readers)
+        users.update(id(p) for rule in self._keeping if rule in capture.observed for p in rule.trained_parameters)
+
+        def added(parameter: nn.Parameter) -> None:
+            users[id(parameter)] -= 1
+            if users[id(parameter)] == 0:
+                on_ready(parameter)
+
+        return added
 
 
 def may_be_any(flags: Tensor) -> bool:
@@ -299,14 +322,14 @@ def may_be_any(flags: Tensor) -> bool:
     return bool(flags.numpy().any()) if flags.device.type == "cpu" else True
 
 
+def _ignore(parameter: nn.Parameter) -> None:
+    pass
+
+
 def _sum(terms: Iterable[Tensor | None]) -> Tensor | None:
     there = [x for x in terms if x is not None]
     return torch.stack(there).sum(0) if there else None
 
 
-def _ignore(parameter: nn.Parameter) -> None:
-    pass
-
-
 def _is_in_place_error(error: RuntimeError) -> bool:
-    return ObserveGradient.__name__ in str(error) or "inplace" in str(error)
+    return ObservedLayer.__name__ in str(error) or "inplace" in str(error)

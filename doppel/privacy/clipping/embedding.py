@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +16,10 @@ from doppel.privacy.clipping.arithmetic import (
     same_id_inner,
     wide_dtype,
 )
-from doppel.privacy.clipping.rule import Capture, HookedRule, UnsupportedLayerError
+from doppel.privacy.clipping.rule import Capture, KeepingRule, UnsupportedLayerError
 
 
-class EmbeddingRule(HookedRule):
+class EmbeddingRule(KeepingRule):
     """A unit's gradient is EᵀD, with one-hot rows E of its ids and output gradients D [n, d].
 
     ‖EᵀD‖² = Σ_{s,t} [id_s = id_t] (DDᵀ)_st: positions that share an id add up before they are squared. Ids
@@ -35,7 +35,7 @@ class EmbeddingRule(HookedRule):
 
     def __init__(self, name: str, module: nn.Module) -> None:
         super().__init__(name, module)
-        self.reset()
+        self.clear()
         self.padding_idx: int | None = module.padding_idx  # type: ignore[assignment]
         self.scale = float(getattr(module, "embed_scale", 1.0))
 
@@ -49,23 +49,28 @@ class EmbeddingRule(HookedRule):
             expected = F.embedding(ids, module.weight) * getattr(module, "embed_scale", 1.0)  # type: ignore[arg-type]
             return torch.allclose(module(ids), expected)
 
-    def expand_output(self, output: Tensor, num_rows: int) -> Tensor:
+    def compute(self, ctx: Any, ids: Tensor) -> Tensor:
+        output: Tensor = self.plain_forward(ids)
         refuse_flat_ids(self.name, output)
-        if output.shape[0] == 1 and num_rows > 1:
-            output = output.expand(num_rows, *output.shape[1:])
-        return super().expand_output(output, num_rows)
+        num_rows = ctx.capture.num_rows
+        ctx.save_for_backward(ids)
+        return output if len(output) != 1 else output.expand(num_rows, *output.shape[1:])
 
-    def observe(self, capture: Capture, inputs: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
-        ids = inputs[0].expand(capture.num_rows, *inputs[0].shape[1:]).reshape(capture.num_units, -1)
-        D = gemm_operand(capture.split(grads[0]))
-        if self.scale != 1.0:
-            D = D * self.scale
-        if self.padding_idx is not None:
-            D = D.masked_fill((ids == self.padding_idx).unsqueeze(-1), 0)
-        self.kept = {"ids": ids, "grads": D}
+    def pull(self, ctx: Any, grads: Tensor) -> tuple[None]:
+        capture: Capture = ctx.capture
+        if capture.is_open:
+            (ids,) = ctx.saved_tensors
+            ids = ids.expand(capture.num_rows, *ids.shape[1:]).reshape(capture.num_units, -1)
+            D = gemm_operand(capture.split(grads))
+            if self.scale != 1.0:
+                D = D * self.scale
+            if self.padding_idx is not None:
+                D = D.masked_fill((ids == self.padding_idx).unsqueeze(-1), 0)
+            self.kept = {"ids": ids, "grads": D}
+        return (None,)
 
-    def finish(self, capture: Capture) -> Norms | None:
-        return same_id_inner(self.kept["grads"], self.kept["ids"]) if self.kept else None
+    def norms(self) -> Norms:
+        return same_id_inner(self.kept["grads"], self.kept["ids"])
 
     def erase(self, units: Tensor) -> None:
         self.kept["grads"] = erase_units(self.kept["grads"], units)

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from doppel.privacy.clipping.arithmetic import Norms, add_to_grad, erase_units, formed_norm, wide_dtype
 from doppel.privacy.clipping.embedding import refuse_flat_ids
-from doppel.privacy.clipping.rule import Capture, HookedRule, UnsupportedLayerError
+from doppel.privacy.clipping.rule import Capture, KeepingRule, UnsupportedLayerError, observed
 
 #: Numbers that the gradients of one block of units may have: 128 MiB in float32.
 BLOCK_NUMBERS = 2**25
@@ -39,7 +39,7 @@ class _Call:
     grads: Sequence[Tensor] | None = None
 
 
-class FunctionalRule(HookedRule):
+class FunctionalRule(KeepingRule):
     """A unit's gradient is formed: the layer is run again for each unit alone, and its output gradient pulled back.
 
     Works on whatever ``torch.func`` can map over units, where rows are the first dimension: convolutions, GroupNorm,
@@ -66,31 +66,37 @@ class FunctionalRule(HookedRule):
     min_dims = 1
 
     def __init__(self, name: str, module: nn.Module, owned: dict[str, nn.Parameter]) -> None:
-        self.name, self.module = name, module
+        self.name, self.module, self.plain_forward = name, module, module.forward
         self._keys = {own: str(id(parameter)) for own, parameter in owned.items()}
         self._owned = {str(id(parameter)): parameter for parameter in owned.values()}
-        self._num_units = self._num_rows = 1
+        self._num_units = self._num_rows = self._num_outputs = 1
         self._compared: set[tuple[str, tuple[bool, ...]]] = set()  # arguments' structure, and which have rows
-        self.reset()
+        self.clear()
 
     @property
     def trained_parameters(self) -> list[nn.Parameter]:
         return list(self._owned.values())
 
-    def reset(self) -> None:
-        super().reset()
+    def clear(self) -> None:
+        super().clear()
         self._call: _Call | None = None
         self._squared: Tensor | None = None
         self._has_rows: tuple[bool, ...] = ()
         self._erased: Tensor | None = None
 
     # -------------------------------------------------------------------------------- forward and backward
-    def watch(
-        self, capture: Capture, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any, is_again: bool
-    ) -> Any:
+    def call(self, capture: Capture, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self.watch(capture, args, kwargs, self.plain_forward(*args, **kwargs))
+
+    def watch(self, capture: Capture, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
+        """Return the output that the model goes on with, whose gradient is observed."""
         leaves, structure = tree_flatten(output)
         floating = [place for place, leaf in enumerate(leaves) if _is_floating(leaf)]
-        outputs = [self.expand_output(leaves[place], capture.num_rows) for place in floating]
+        outputs = [_expand_rows(leaves[place], capture.num_rows) for place in floating]
+        for own in outputs:
+            if isinstance(self.module, nn.Embedding):
+                refuse_flat_ids(self.name, own)
+            self.check_rows(own, capture.num_rows)
         if not outputs:
             raise self._refusal(
                 "has trained parameters, but its forward returns no tensor that a loss can depend on: return it, or "
@@ -98,8 +104,8 @@ class FunctionalRule(HookedRule):
             )
         arguments, structure_of_arguments = tree_flatten((args, kwargs))
         places = [place for place, x in enumerate(arguments) if isinstance(x, Tensor)]
-        inputs = [arguments[place] for place in places]
-        if not is_again:
+        inputs = [arguments[place].detach() for place in places]
+        if torch._C._current_graph_task_id() == -1:  # else a checkpoint runs the call again, for its inputs alone
             self._num_units, self._num_rows = capture.num_units, capture.num_rows
             device = outputs[0].device.type
             autocast = device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
@@ -107,24 +113,25 @@ class FunctionalRule(HookedRule):
             is_known = (str(structure_of_arguments), self._guesses(inputs)[0]) in self._compared
             compared = [] if is_known else [x.detach() for x in outputs]
             self._call = _Call(others, structure_of_arguments, places, compared, autocast)
-        seen = self.observed(capture, outputs, inputs)
+        self._num_outputs = len(outputs)
+        seen = observed(self, capture, capture.start, *outputs, *inputs)
         for place, x in zip(floating, seen, strict=True):
             leaves[place] = x
         return tree_unflatten(leaves, structure)
 
-    def expand_output(self, output: Tensor, num_rows: int) -> Tensor:
-        if isinstance(self.module, nn.Embedding):
-            refuse_flat_ids(self.name, output)
-        return super().expand_output(_expand_rows(output, num_rows), num_rows)
+    def compute(self, ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.save_for_backward(*tensors[self._num_outputs :])
+        return tuple(output.view_as(output) for output in tensors[: self._num_outputs])
 
-    def observe(self, capture: Capture, inputs: Sequence[Tensor], grads: Sequence[Tensor]) -> None:
-        assert self._call is not None
-        self._call.inputs, self._call.grads = inputs, grads
+    def pull(self, ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.capture.is_open:
+            assert self._call is not None
+            self._call.inputs, self._call.grads = ctx.saved_tensors, grads
+        return *grads, *[None] * (len(ctx.needs_input_grad) - 3 - len(grads))
 
     # -------------------------------------------------------------------------------- norms
-    def finish(self, capture: Capture) -> Norms | None:
-        if self._call is None or self._call.grads is None:
-            return None
+    def norms(self) -> Norms:
+        assert self._call is not None
         structure, refusals = str(self._call.structure), []
         for has_rows in self._guesses(self._call.inputs):
             try:

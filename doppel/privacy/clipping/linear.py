@@ -6,12 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from doppel.privacy.clipping.arithmetic import Norms, add_product_to_grad, bmm_into, cross_inner, gemm_operand
+from doppel.privacy.clipping.arithmetic import Norms, bmm_into, cross_inner, gemm_operand
 from doppel.privacy.clipping.embedding import EmbeddingRule
-from doppel.privacy.clipping.groups import LayerInput
-from doppel.privacy.clipping.observed import ObservedRule
-from doppel.privacy.clipping.rule import Capture
+from doppel.privacy.clipping.rule import Capture, LayerRule
 
 #: A layer is narrow if it has at most so many inputs or outputs, and so many times as many of the other; and small if
 #: its weight has no more numbers than the Gram matrices of units of 32 positions.
@@ -23,7 +22,7 @@ def is_conv1d(module: nn.Module) -> bool:
     return type(module).__name__ == "Conv1D" and type(module).__module__ == "transformers.pytorch_utils"
 
 
-class LinearRule(ObservedRule):
+class LinearRule(LayerRule):
     """A unit's weight gradient is GᵀA, with inputs A [n, d] and output gradients G [n, p] at its n positions.
 
     *Ghost norm* (Li et al., 2022): ‖GᵀA‖² = ⟨AAᵀ, GGᵀ⟩, which needs n² numbers instead of d·p. Layers that read one
@@ -52,16 +51,11 @@ class LinearRule(ObservedRule):
         super().__init__(name, module)
         self.embedding: EmbeddingRule | None = None
         low, high = sorted(self.weight.shape)
-        self._is_small = (low <= _NARROW and high >= _NARROWER * low) or low * high <= _SMALL
-
-    @property
-    def is_formed(self) -> bool:
-        """Whether per-unit gradients of the weight are formed."""
-        return self._is_small and self.embedding is None
+        self.is_formed = (low <= _NARROW and high >= _NARROWER * low) or low * high <= _SMALL
 
     def tie(self, embedding: EmbeddingRule) -> None:
-        """Note that the weight is that of ``embedding`` too."""
-        self.embedding = embedding
+        """Note that the weight is that of ``embedding`` too, which keeps what the cross term needs."""
+        self.embedding, self.is_formed = embedding, False
 
     @classmethod
     def matches(cls, module: nn.Module) -> bool:
@@ -69,66 +63,59 @@ class LinearRule(ObservedRule):
 
     # -------------------------------------------------------------------------------- forward and backward
     def compute(self, ctx: Any, x: Tensor) -> Tensor:
-        device, dtype, ctx.shared = x.device.type, None, None
-        if torch.is_autocast_enabled(device) and x.dtype is not torch.float64:
-            dtype = torch.get_autocast_dtype(device)
+        capture: Capture = ctx.capture
+        dtype, ctx.shared = None, None
+        if torch._C._is_any_autocast_enabled() and x.dtype is not torch.float64:
+            device = x.device.type
+            dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         if dtype is not None or not self.is_formed:
-            x, ctx.shared = ctx.capture.read(x, dtype or x.dtype)
+            x, ctx.shared = capture.read(x, dtype)
         x = x.contiguous()  # so that the same as [rows · n, d] is no copy
-        held = ctx.capture.weights.of(dtype)
-        weight, transposed = held[id(self.weight)]
-        to_output, to_input = (weight, transposed) if self.is_transposed else (transposed, weight)
-        flat = x.flatten(0, -2) if x.dim() > 2 else x
-        ctx.save_for_backward(x, flat, to_input)
-        if self.bias is None:
-            output = torch.mm(flat, to_output)
-        else:
-            output = torch.addmm(held[id(self.bias)][0], flat, to_output)
-        return output.view(*x.shape[:-1], output.shape[1]) if x.dim() > 2 else output
+        weight, bias = self.weight, self.bias
+        if dtype is not None or self.is_transposed:
+            held = capture.weights.of(dtype)
+            weight, transposed = held[id(weight)]
+            bias = None if bias is None else held[id(bias)][0]
+        if not self.is_transposed:
+            ctx.save_for_backward(x, None, weight)
+            return F.linear(x, weight, bias)
+        assert bias is not None
+        flat = x.flatten(0, -2)
+        ctx.save_for_backward(x, flat, transposed)
+        return torch.addmm(bias, flat, weight).view(*x.shape[:-1], weight.shape[1])
 
-    def pull(self, ctx: Any, capture: Capture | None, grads: Tensor, needs_input: bool) -> Tensor | None:
-        x, flat, to_input = ctx.saved_tensors
-        flat_grads = grads.flatten(0, -2) if grads.dim() > 2 else grads
-        if capture is not None:
-            self._observe(capture, ctx.shared, (x, flat), (capture.split(grads), flat_grads))
-        if not needs_input:
-            return None
-        found = torch.mm(flat_grads, to_input)
-        return found.view(x.shape) if x.dim() > 2 else found
+    def pull(self, ctx: Any, grads: Tensor) -> tuple[Tensor | None]:
+        capture: Capture = ctx.capture
+        x, flat, weight = ctx.saved_tensors  # weight [p, d]
+        flat_grads = None if self.is_formed else grads.flatten(0, -2)
+        if capture.is_open:
+            G = capture.split(grads)
+            if self.bias is not None and self.trains_bias:
+                place = capture.place(self.bias)
+                torch.sum(G, 1, dtype=place.dtype, out=place)
+            if not self.trains_weight:
+                pass
+            elif flat_grads is None:
+                left, right = (capture.split(x), G) if self.is_transposed else (G, capture.split(x))
+                bmm_into(left.mT, right, capture.place(self.weight))
+            else:
+                if ctx.shared.A is None:
+                    flat = x.flatten(0, -2) if flat is None else flat
+                    ctx.shared.A, ctx.shared.flat_A = _operands(capture.split(x), flat)
+                capture.keep(self, ctx.shared, *_operands(G, flat_grads))
+        if not ctx.needs_input_grad[3]:
+            return (None,)
+        if flat_grads is None:
+            return (torch.matmul(grads, weight),)
+        return (torch.mm(flat_grads, weight).view(x.shape),)
 
-    def _observe(
-        self, capture: Capture, shared: LayerInput | None, inputs: tuple[Tensor, Tensor], grads: tuple[Tensor, Tensor]
-    ) -> None:
-        """Take A and G, as [U, n, …] and as [U·n, …]."""
-        if self.trains_bias:
-            assert self.bias is not None
-            place = capture.place(self.bias, grads[0])
-            torch.sum(grads[0], 1, dtype=place.dtype, out=place)
-        if not self.trains_weight:
-            return
-        G, flat_G = _operands(*grads)
-        if self.is_formed:
-            A = gemm_operand(capture.split(inputs[0]))
-            left, right = (A, G) if self.is_transposed else (G, A)
-            bmm_into(left.mT, right, capture.place(self.weight, G))
-            return
-        assert shared is not None
-        if shared.A is None:
-            shared.A, shared.flat_A = _operands(capture.split(inputs[0]), inputs[1])
-        capture.keep(self, shared, G, flat_G)
-
-    # -------------------------------------------------------------------------------- norm and clipped sum
+    # -------------------------------------------------------------------------------- norm
     def cross_term(self, A: Tensor, G: Tensor) -> Norms | None:
         """Return half of what a tied weight adds to the squared norms of its two modules, and its room."""
         if self.embedding is None or not self.embedding.kept:
             return None
         ids, D = self.embedding.kept["ids"], self.embedding.kept["grads"]
         return cross_inner(G.gather(2, ids.unsqueeze(1).expand(-1, G.shape[1], -1)), A.to(D.dtype), D)
-
-    def add_product(self, left: Tensor, right: Tensor, scale: float) -> None:
-        """Add ``scale · GᵀA`` to the weight's ``grad``, for G [U·n, p] and A [U·n, d]: one GEMM."""
-        left, right = (right, left) if self.is_transposed else (left, right)
-        add_product_to_grad(self.weight, left.t(), right, scale)
 
 
 def _operands(x: Tensor, flat: Tensor) -> tuple[Tensor, Tensor]:

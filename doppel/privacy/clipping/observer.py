@@ -11,13 +11,12 @@ import torch
 from torch import nn
 
 from doppel.privacy.clipping.functional import FunctionalRule
-from doppel.privacy.clipping.observed import ObservedRule
 from doppel.privacy.clipping.parameter_use import ParameterUseAudit
-from doppel.privacy.clipping.rule import Capture, HookedRule, LayerRule, UnsupportedLayerError
+from doppel.privacy.clipping.rule import Capture, LayerRule, UnsupportedLayerError
 
 
 class ModelObserver:
-    """Stands in the place of layers, or has hooks on them, while a capture lasts; made once.
+    """Puts rules in the place of their layers' ``forward`` while a capture lasts; made once.
 
     Args:
         rules: One for each module with trainable parameters.
@@ -25,9 +24,8 @@ class ModelObserver:
 
     def __init__(self, rules: list[LayerRule]) -> None:
         self._rules = rules
-        self._hooked = [rule for rule in rules if isinstance(rule, HookedRule)]
-        observed = [rule for rule in rules if isinstance(rule, ObservedRule)]
-        self._forwards = [(vars(rule.module), partial(self._forward, rule, rule.plain_forward)) for rule in observed]
+        self._forwards = [(vars(rule.module), partial(self._forward, rule)) for rule in rules]
+        self._own = [(vars(r.module), r.plain_forward) for r in rules if "forward" in vars(r.module)]
         self._running_modules: list[nn.Module] = []  # as their calls are nested
         self._audit: ParameterUseAudit | None = None
         self._capture: Capture | None = None
@@ -42,71 +40,49 @@ class ModelObserver:
         """
         self._capture = capture
         stack.callback(self._detach)
-        for own, forward in self._forwards:
-            own["forward"] = forward
-        for rule in self._hooked:
-            hook = partial(self._on_forward, rule)
-            stack.callback(rule.module.register_forward_hook(hook, with_kwargs=True).remove)
+        for variables, forward in self._forwards:
+            variables["forward"] = forward
         stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
         torch.backends.mha.set_fastpath_enabled(False)  # it computes a whole encoder layer without calling its parts
         if audited:
-            for rule in self._hooked:
-                stack.callback(rule.module.register_forward_pre_hook(self._on_forward_start).remove)
             owners = {id(rule.module): frozenset(map(id, rule.trained_parameters)) for rule in self._rules}
             followed = frozenset(id(rule.module) for rule in self._rules if isinstance(rule, FunctionalRule))
             self._audit = ParameterUseAudit(audited, owners, followed, self._running_modules)
             stack.enter_context(self._audit)
 
     def _detach(self) -> None:
-        for own, _ in self._forwards:
-            own.pop("forward", None)
+        for variables, _ in self._forwards:
+            variables.pop("forward", None)
+        for variables, forward in self._own:
+            variables["forward"] = forward
         self._running_modules.clear()
         self._audit = self._capture = None
 
-    def _begin(self, rule: LayerRule) -> bool | None:
-        """Note a call; return whether it is a checkpoint's second, and None if it has no gradient."""
-        assert self._capture is not None
+    def _forward(self, rule: LayerRule, *args: Any, **kwargs: Any) -> Any:
+        capture = self._capture
+        assert capture is not None
         if not torch.is_grad_enabled():
-            self._capture.without_grad.add(rule)
-            return None
-        # a checkpoint computes its activations again inside the backward pass, for the first call's observer
-        is_again = torch._C._current_graph_task_id() != -1
-        if not is_again:
-            self._capture.begin(rule)
-        elif rule not in self._capture.started or rule in self._capture.without_grad:
+            capture.without_grad.add(rule)
+            return rule.plain_forward(*args, **kwargs)
+        if torch._C._current_graph_task_id() == -1:
+            capture.begin(rule)
+        # else a checkpoint computes its activations again inside the backward pass, for the first call's node
+        elif rule not in capture.started or rule in capture.without_grad:
             raise reentrant_checkpoint_error(rule)
-        return is_again
-
-    def _forward(self, rule: ObservedRule, plain: Any, *args: Any, **kwargs: Any) -> Any:
-        if self._begin(rule) is None:
-            return plain(*args, **kwargs)
-        assert self._capture is not None
         if self._audit is None:
-            return rule.call(self._capture, args, kwargs)
+            return rule.call(capture, args, kwargs)
         self._running_modules.append(rule.module)
         try:
-            output = rule.call(self._capture, args, kwargs)
-            self._audit.follow(rule.plain_forward, (args, kwargs), output)
+            if isinstance(rule, FunctionalRule):
+                output = rule.plain_forward(*args, **kwargs)
+                with torch._C.DisableTorchFunction():  # what is done here is no use of a parameter
+                    seen = rule.watch(capture, args, kwargs, output)
+                self._audit.pass_on(rule.module, output, seen)
+            else:
+                seen = rule.call(capture, args, kwargs)
+                self._audit.follow(rule.plain_forward, (args, kwargs), seen)
         finally:
             self._running_modules.pop()
-        return output
-
-    def _on_forward_start(self, module: nn.Module, args: tuple[Any, ...]) -> None:
-        self._running_modules.append(module)
-
-    def _on_forward(
-        self, rule: HookedRule, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-    ) -> Any:
-        while self._running_modules and self._running_modules.pop() is not module:
-            pass  # a checkpoint may leave a forward early
-        is_again = self._begin(rule)
-        if is_again is None:
-            return None
-        assert self._capture is not None
-        with torch._C.DisableTorchFunction():  # what is done here is no use of a parameter
-            seen = rule.watch(self._capture, args, kwargs, output, is_again)
-        if self._audit is not None:
-            self._audit.pass_on(module, output, seen)
         return seen
 
 

@@ -11,17 +11,11 @@ from torch import nn
 from doppel.privacy.clipping.embedding import EmbeddingRule
 from doppel.privacy.clipping.functional import FunctionalRule
 from doppel.privacy.clipping.linear import LinearRule
-from doppel.privacy.clipping.norm import HuggingFaceRMSNormRule, LayerNormRule, RMSNormRule
+from doppel.privacy.clipping.norm import LayerNormRule, RMSNormRule
 from doppel.privacy.clipping.refusals import refusal_of, uses_children_without_calling_them
 from doppel.privacy.clipping.rule import LayerRule, UnsupportedLayerError
 
-RULES: tuple[type[LayerRule], ...] = (
-    LinearRule,
-    EmbeddingRule,
-    LayerNormRule,
-    RMSNormRule,
-    HuggingFaceRMSNormRule,
-)
+RULES: tuple[type[LayerRule], ...] = (LinearRule, EmbeddingRule, LayerNormRule, RMSNormRule)
 _CONTAINERS = (nn.ParameterList, nn.ParameterDict)
 
 
@@ -102,7 +96,7 @@ def _find_rule(layer: JudgedLayer) -> LayerRule:
             try:
                 return rule(layer.name, layer.module)
             except UnsupportedLayerError:
-                if rule is not HuggingFaceRMSNormRule:  # whose name and attributes prove nothing
+                if rule is not RMSNormRule:  # a name and attributes prove nothing
                     raise
     return FunctionalRule(layer.name, layer.module, layer.owned)
 

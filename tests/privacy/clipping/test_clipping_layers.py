@@ -123,3 +123,11 @@ def test_two_forward_passes_of_different_parts_are_one_capture() -> None:
     losses: Losses = lambda model, batch: (model[0](batch["x"]) * model[1](batch["y"])).sum((1, 2))  # noqa: E731
     batch = {key: torch.randn(4, 2, 4, dtype=torch.float64) for key in "xy"}
     assert_equal_to_naive(model, batch, 2, losses=losses)
+
+
+def test_a_forward_of_ones_own_is_exact_and_put_back() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)).double()
+    own = model[0].forward = lambda x: torch.tanh(F.linear(x, model[0].weight, model[0].bias))
+    assert_equal_to_naive(model, {"x": torch.randn(4, 5, 4, dtype=torch.float64)}, losses=toy_losses)
+    assert vars(model[0])["forward"] is own and "forward" not in vars(model[1])

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 from clipping_reference import Losses, build, head_losses, make_batch, mean_losses, rows_of, trained
-from torch import Tensor
+from torch import Tensor, nn
 
 from doppel.privacy.clipping import PerSampleClipper
 
@@ -134,10 +134,21 @@ def test_the_backward_pass_of_a_capture_that_was_given_up_is_not_heard_in_the_ne
     assert all(torch.equal(first, second) for first, second in zip(found[:half], found[half:], strict=True))
 
 
-def test_unfreezing_after_construction_is_refused() -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda model: model.transformer.wpe.weight.requires_grad_(True),
+        lambda model: model.transformer.wte.weight.requires_grad_(False),
+        lambda model: setattr(model.transformer.ln_f, "weight", nn.Parameter(torch.ones(32))),
+        lambda model: setattr(model.transformer, "ln_f", nn.LayerNorm(32)),
+        lambda model: model.transformer.drop.add_module("more", nn.Linear(2, 2)),
+        lambda model: model.transformer.drop.register_parameter("more", nn.Parameter(torch.ones(2))),
+    ],
+)
+def test_a_model_that_changed_after_construction_is_refused(change: Callable[[nn.Module], object]) -> None:
     model = build("gpt2-tied")
-    weight = model.get_parameter("transformer.wpe.weight").requires_grad_(False)
+    model.get_parameter("transformer.wpe.weight").requires_grad_(False)
     clipper = PerSampleClipper(model, 1.0)
-    weight.requires_grad_(True)
+    change(model)
     with pytest.raises(RuntimeError, match="parameters"), clipper.capture(3):
         pass

@@ -80,6 +80,13 @@ def test_input_changed_in_place_is_refused(x: Tensor) -> None:
         out.sum().backward()
 
 
+@pytest.mark.filterwarnings("ignore:Using backward")
+def test_a_backward_pass_that_would_be_differentiated_is_refused(x: Tensor) -> None:
+    model = nn.Linear(4, 4)
+    with pytest.raises(UnsupportedLayerError, match="create_graph"), PerSampleClipper(model, 1.0).capture(3):
+        model(x).sum().backward(create_graph=True)
+
+
 @pytest.mark.parametrize("position", [1, 3])
 @pytest.mark.parametrize("first", [nn.Linear(4, 5), nn.Sequential(nn.Linear(4, 5), nn.LayerNorm(5))])
 def test_output_changed_in_place_is_refused_or_exact(position: int, first: nn.Module) -> None:
