@@ -282,7 +282,7 @@ def refuse_unfit(jobs: Mapping[str, Sequence[str]]) -> None:
         partition, time = options.get("--partition"), options.get("--time")
         limit = _limit(partition)
         if why is None and time is not None and limit is not None and seconds(time) > seconds(limit):
-            why = f"--time={time} is above the {limit} of partition {partition or 'by default'}"
+            why = f"sbatch's --time={time} is above the {limit} of partition {partition or 'by default'}"
         if why is not None:
             raise UserError(
                 f"sbatch refused {name}, and nothing was submitted: {why.removeprefix('sbatch: error: ')}: correct "
