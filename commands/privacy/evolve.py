@@ -14,7 +14,7 @@ from typing import Any
 from jsonargparse.typing import PositiveInt
 
 from commands.privacy.evolution_settings import BASE, CONTINUATION, EXAMPLES, GRAMMAR, Evolution
-from commands.privacy.feature_extractors import embed
+from commands.privacy.feature_extractors import embed, forget_embedded, in_parts
 from commands.privacy.histogram import read_labels
 from commands.privacy.rows_card import refuse_unpaid_rows
 from commands.privacy.stage_release import read_private
@@ -86,8 +86,9 @@ def evolve(
     with hold(folder):
         ledger = None if privacy is None else Ledger(ledger_of_run(folder, privacy.ledger_path))
         turns = read_private(data, needs_label=names is not None)
-        embed_private = partial(embed, encoder=settings.encoder, independent=True)
-        votes = VoteReleases(turns, TrainingRows.from_config(data), settings, names, embed_private, ledger, privacy)
+        read = partial(embed, encoder=settings.encoder, independent=True)
+        embed_own = partial(in_parts, encoder=settings.encoder, folder=folder, read=read)
+        votes = VoteReleases(turns, TrainingRows.from_config(data), settings, names, embed_own, ledger, privacy)
         votes.open()
         if ledger is not None and privacy is not None:
             note_origins(settings, ledger, privacy.scope)
@@ -125,6 +126,7 @@ def evolve(
         write_json(f"{out}.evolution.json", told)
         with whole_file(out) as file:
             file.write(content)
+        forget_embedded(folder)
     noise = "no noise: NOT PRIVATE" if ledger is None else f"noise of standard deviation {told['noise_multiplier']:.3f}"
     print(f"{out}: {len(found)} samples after {votes.rounds} rounds ({noise})")
 

@@ -8,7 +8,15 @@ from typing import Any
 import numpy as np
 from jsonargparse.typing import PositiveInt
 
-from commands.privacy.feature_extractors import ClustersOf, FeatureExtractor, ParsedTrees, TopicsOf, Trees, places_of
+from commands.privacy.feature_extractors import (
+    ClustersOf,
+    FeatureExtractor,
+    ParsedTrees,
+    TopicsOf,
+    Trees,
+    forget_embedded,
+    places_of,
+)
 from commands.privacy.histogram import read_shares, release
 from commands.run_folder.private_files import learnt_from, of_runs
 from commands.run_folder.stage_config import StageConfig
@@ -139,6 +147,7 @@ def _count(stage_dir: Path, path: Path, extractor: FeatureExtractor, readings: l
 
     told = {"what": extractor.what, "reader_digest": extractor.digest, "bins": bins, **extractor.told}
     release(stage_dir, path, bins, vectors, extractor.what, exact, told)
+    forget_embedded(stage_dir)
 
 
 def _draw(

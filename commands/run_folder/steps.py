@@ -22,6 +22,8 @@ GIVEN = "data/private_rows.jsonl"
 PUBLIC_TREES = "public_trees.jsonl"
 #: Shares of private requests that are released beside a training, in its folder.
 SHARES = "marginals.json"
+#: Vectors of private texts, in the folder of the step that embeds them, until it has released what it counts.
+EMBEDDED = ".embedded"
 Role = Literal[
     "checkpoint", "prompts", "pool", "candidates", "release", "more", "examples", "metrics", "private", "data", "report"
 ]

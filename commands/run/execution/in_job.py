@@ -16,6 +16,7 @@ from pathlib import Path
 from commands.lightning.stage_folder import FailedStarts, last_checkpoint
 from commands.run.execution.execute import keep_outcome, tell_killed
 from commands.run_folder.manifest_writer import declaration
+from commands.run_folder.steps import EMBEDDED
 from doppel.console.again import AGAIN_FILE, EXIT_STATUS
 from doppel.console.say import say
 from doppel.errors import UserError
@@ -70,7 +71,9 @@ def may_requeue(run: Path, name: str) -> bool:
     """
     told = json.loads(declaration(run, name).read_text(encoding="utf-8")) if declaration(run, name).is_file() else {}
     places = [glob.escape(str(run / file["path"])) for file in told.get("writes", ())]
-    files = sorted(path for place in places for path in glob.glob(f"{place}*"))
+    folders = {os.path.dirname(place) for place in places}
+    patterns = [*(f"{place}*" for place in places), *(f"{folder}/{EMBEDDED}/*" for folder in folders)]
+    files = sorted(path for pattern in patterns for path in glob.glob(pattern))
     stats = [(path, *(getattr(os.stat(path), key) for key in ("st_size", "st_mtime_ns"))) for path in files]
     seen, note = hashlib.sha256(repr(stats).encode()).hexdigest(), run / "slurm" / f".{name}.requeues"
     before, _, number = (note.read_text(encoding="utf-8") if note.is_file() else "").partition(" ")
