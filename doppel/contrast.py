@@ -46,10 +46,10 @@ def words_of_groups(members: Sequence[Sequence[str]]) -> list[list[tuple[str, fl
     forms = Counter(word for own in telling for words in own for word in words)
     shown: dict[str, str] = {}
     for word, _ in forms.most_common():
-        shown.setdefault(_stem(word), word)
+        shown.setdefault(stem_of(word), word)
     shares: list[dict[str, float]] = []
     for own in telling:
-        counts = Counter(stem for words in own for stem in {_stem(word) for word in words})
+        counts = Counter(stem for words in own for stem in {stem_of(word) for word in words})
         shares.append({stem: n / len(own) for stem, n in counts.items()})
     everywhere: dict[str, float] = defaultdict(float)
     for own in shares:
@@ -64,11 +64,11 @@ def words_of_groups(members: Sequence[Sequence[str]]) -> list[list[tuple[str, fl
     return told
 
 
-def _stem(word: str) -> str:
+def stem_of(word: str) -> str:
     """What forms of a word have in common, roughly: ``meeting``, ``meetings`` and ``meet``."""
     for ending, instead in _ENDINGS:
         if word.endswith(ending) and len(word) - len(ending) >= 3 and not word.endswith("ss"):
             stem = word.removesuffix(ending) + instead
-            stem = stem if stem == word else _stem(stem)
+            stem = stem if stem == word else stem_of(stem)
             return stem[:-1] if len(stem) > 3 and stem[-1] == stem[-2] and stem[-1] not in "ls" else stem
     return word

@@ -13,6 +13,7 @@ from commands.report.released import Release, sampling_interval
 from commands.report.supported import Supported
 from commands.run_folder.systems import system
 from datamodules.reading.attribute_codes import BETWEEN
+from doppel.contrast import stem_of
 from doppel.lispress import valid_function_types
 from doppel.topics import UNLIKE
 
@@ -268,6 +269,7 @@ def _row(
         share = Share(len(own) / num_samples, *sampling_interval(len(own), num_samples))
     else:
         share = Share(min(1.0, release.shares[name]), *release.interval(name))
+    about = () if release is None else tuple(release.words.get(name, ()))
     read = [Sample("", tree=s.read_tree).names for s in own if s.read_tree is not None and s.label is None]
     sure = [s.confidence for s in own if s.confidence is not None and s.label is None]
     return Row(
@@ -278,9 +280,19 @@ def _row(
         is_supported=None if supported is None else supported.holds(name),
         read_back=sum(name in found for found in read) / len(read) if read else None,
         confidence=sum(sure) / len(sure) if sure else None,
-        examples=examples(own, everywhere),
-        about=() if release is None else tuple(release.words.get(name, ())),
+        examples=examples(_saying(own, about), everywhere),
+        about=about,
     )
+
+
+def _saying(own: Sequence[Sample], words: Sequence[str]) -> Sequence[Sample]:
+    """Samples that say one of the words which set their theme apart, in any form; all, where none does.
+
+    A sample is kept under a theme because its nearest topic is one of it. So it need not ask for what the theme's
+    sentence does; one that says such a word does so more often.
+    """
+    stems = {stem_of(word) for word in words}
+    return [sample for sample in own if stems & {stem_of(word) for word in _words(sample.utterance)}] or own
 
 
 def examples(own: Sequence[Sample], everywhere: Mapping[str, float]) -> tuple[str, ...]:

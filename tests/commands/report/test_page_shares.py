@@ -152,6 +152,17 @@ def test_intervals_of_themes_hold_the_true_shares_as_often_as_they_say() -> None
     assert 0.92 < held / total < 0.98
 
 
+def test_examples_of_a_theme_say_one_of_its_words_where_any_sample_does() -> None:
+    shares = {"no internet": 0.2, "my card is lost": 0.1}
+    words = {"no internet": ("wifi", "slow"), "my card is lost": ("stolen",)}
+    release = Release(shares, dict.fromkeys(shares, 0.001), SIGMA, UNITS, "user", words=words)
+    texts = ["what is on tv", "what is on the radio", "where is my wifis password", "who took my card"]
+    names = ["no internet"] * 3 + ["my card is lost"]
+    samples = [Sample(text, label=name) for text, name in zip(texts, names, strict=True)]
+    asked = ask(samples, None, release, NO_NAMES)
+    assert asked is not None and [row.examples for row in asked.rows] == [(texts[2],), (texts[3],)]
+
+
 def test_a_page_of_topics_speaks_of_themes_of_users_and_of_what_nobody_expected_first(tmp_path: Path) -> None:
     lines = [{"utterance": f"{name} {i}", "label": name} for name in themes_told()["sums"] for i in range(10)]
     resampled(tmp_path, "topics", "topics", themes_told(), lines)
