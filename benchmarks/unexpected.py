@@ -46,7 +46,7 @@ FUNCTIONS = (
     "CreateCommitEventWrapper",
     "FindEventWrapperWithDefaults",
 )
-#: As the system `topics` has them by default; samples as of 1,000 that are kept.
+#: Half the topics that the system has by default, with its noise; samples as of 1,000 that are kept.
 NUM_TOPICS, SIGMA, NUM_SAMPLES = 40, 10.0, 5_000
 #: Public texts that topics are made of at most, which saves time.
 MOST_PUBLIC = 4_000
