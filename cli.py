@@ -24,7 +24,7 @@ COMMANDS = {
         "predict": "commands.lightning.train:predict",
     },
     "Privacy": {
-        "plan": "doppel.console.plan:plan",
+        "plan": "commands.run.plan:plan",
         "norms": "commands.run.preflight.norms:norms",
         "ledger": "commands.run.execution.ledger:ledger",
         "verify": "commands.privacy.verify:verify",

@@ -317,10 +317,10 @@ def render_card(content: Mapping[str, Any]) -> str:
         ]
         lines += [f"  caveat: {text}" for text in own["caveats"]]
     lines += ["", "Covered files, by SHA-256:"]
-    for told in content["covered"]:
-        num = f" ({told['num_lines']} samples)" if "num_lines" in told else ""
-        lines.append(f"  {told['sha256']}  {told['file']}{num}")
+    lines += [f"  {told['sha256']}  {told['file']}" for told in content["covered"]]  # as sha256sum --check reads them
     lines += [] if content["covered"] else ["  nothing"]
+    samples = [f"{told['num_lines']} in {told['file']}" for told in content["covered"] if "num_lines" in told]
+    lines += [f"Samples: {', '.join(samples)}."] if samples else []
     lines += ["", "Not covered, whatever else is said:"]
     by_reason: dict[str, list[str]] = {}
     for path, why in content["not_covered"].items():

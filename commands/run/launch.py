@@ -27,6 +27,9 @@ from doppel.console.say import say
 from doppel.errors import UserError
 from doppel.settings.facts import facts_of
 
+#: How an option gives a field.
+_SET, _OPTION, _GRID = "--set {}={}", "--{} {}", "--grid {}={}"
+
 
 def run(
     experiment: Path,
@@ -97,16 +100,16 @@ def run(
     os.environ.setdefault("WANDB_SILENT", "true")
     find_here()
     flags = _given(epsilon=epsilon, seed=seed, systems=systems, parser=parser)
-    changes = joined(read_values(set), flags, ("--set {}={}", "--{} {}"))
+    sets = read_values(set)
+    changes = joined(sets, flags, (_SET, _OPTION))
     nodes_and_more = _given(profile=profile, nodes=nodes)
-    cluster = load_site(site, joined(read_values(slurm, facts_of(Site)), nodes_and_more, ("--slurm {}={}", "--{} {}")))
+    cluster = load_site(site, joined(read_values(slurm, facts_of(Site)), nodes_and_more, ("--slurm {}={}", _OPTION)))
     folder = Path(os.path.abspath(run_dir))
 
     def make(point: Point, name: str) -> RunPlan:
         settings = point if point.keys() <= {"epsilon", "seed"} else {**point, "table": None}  # is of no table
-        return begin(
-            replace(load(experiment, {**joined(changes, point), **settings}), point=point), folder / name, cluster
-        )
+        own = joined(sets, point, (_SET, _GRID)) | joined(flags, point, (_OPTION, _GRID)) | settings
+        return begin(replace(load(experiment, own), point=point), folder / name, cluster)
 
     is_here = local or not has_slurm
 

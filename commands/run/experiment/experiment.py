@@ -117,7 +117,7 @@ def read_grid(words: list[str]) -> list[Point]:
     return [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
 
 
-def joined(values: Point, more: Point, names: tuple[str, str] = ("{}={}", "--grid {}={}")) -> Point:
+def joined(values: Point, more: Point, names: tuple[str, str]) -> Point:
     """Join fields that two options give.
 
     Args:

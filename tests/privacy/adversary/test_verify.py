@@ -127,13 +127,13 @@ def test_the_card_covers_the_samples_under_the_name_that_users_know(
         return subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True).returncode == 0
 
     card = (run / "privacy_card.txt").read_text()
-    assert "  synthetic.jsonl (1 samples)" in card and is_as_listed()
+    assert "  synthetic.jsonl\n" in card and "1 in synthetic.jsonl" in card and is_as_listed()
     with synthetic.open("a") as file:
         file.write('{"utterance": "lunch with Ana"}\n')
     assert not is_as_listed()
     (reason, *_) = verify(run, capsys)
     assert "samples.jsonl was changed" in reason if is_link else "synthetic.jsonl is no longer" in reason
-    assert "synthetic.jsonl (" not in (run / "privacy_card.txt").read_text().split("Not covered")[0]
+    assert "  synthetic.jsonl\n" not in (run / "privacy_card.txt").read_text().split("Not covered")[0]
 
 
 def test_a_page_does_not_keep_the_epsilon_of_before_a_later_system(
