@@ -36,6 +36,8 @@ Floats = NDArray[np.floating[Any]]
 Line = Mapping[str, Any]
 Worth = Sequence[tuple[float, ...]]
 """Of each text, by which the best is found; larger is better."""
+#: Key of a line that was written for a label: whether it is read as that one.
+FITS = "fits"
 #: Of the reference, within which fluent texts are kept.
 _CLUSTERS = 40
 
@@ -63,8 +65,8 @@ def keep_best(
     tells how many match. Trees: first fluent texts; with --parser those with most of the tree's quoted names, then
     those whose parse is nearest. Codes of labels: first texts whose likeliest value of every label is the code's, by a
     softmax of cosines to the value's words, shifted to the codes' shares (zero-shot), then fluent ones, then the
-    likeliest. Without --prompts: fluent texts, as many of each kind as --candidates has in its share; a kind is a
-    cluster of --reference and a band of length.
+    likeliest; a line "fits" if it is read so. Without --prompts: fluent texts, as many of each kind as --candidates has
+    in its share; a kind is a cluster of --reference and a band of length.
 
     Fluent is, with --reference, a text whose loss under SmolLM2-135M is at most the median of human requests of that
     length; of others the one that lacks least (without this cap, texts that say little would win). Lines of OUT then
@@ -111,8 +113,9 @@ def keep_best(
     matches: list[bool] = []
     judge: dict[str, Any] = {}
     if field == "label":
-        worth, matches = _labels(drawn, label_words, encoder, codes_of(columns))
-        judge = {"encoder": encoder, "label_words": label_words}
+        worth, matches, by_chance = _labels(drawn, label_words, encoder, codes_of(columns), seed)
+        drawn = [{**line, FITS: is_match} for line, is_match in zip(drawn, matches, strict=True)]
+        judge = {"encoder": encoder, "label_words": label_words, "chance_match": by_chance}
     if parser is not None:
         worth, matches = _trees(drawn, parser)
         judge = {"parser": str(parser), "parser_digest": content_digest(str(parser))}
@@ -215,9 +218,10 @@ def _by_themselves(
 
 
 def _labels(
-    lines: Sequence[Line], words: Mapping[str, str], encoder: str, codes: AttributeCodes | None
-) -> tuple[Worth, list[bool]]:
-    """Whether each of N texts says its code, by an encoder, and if not, the logarithm of the code's probability.
+    lines: Sequence[Line], words: Mapping[str, str], encoder: str, codes: AttributeCodes | None, seed: int
+) -> tuple[Worth, list[bool], float]:
+    """Whether each of N texts says its code, by an encoder, and if not, the logarithm of the code's probability; and
+    the share that says the code of another text, drawn at random.
 
     Raises:
         DataError: A described value does not exist.
@@ -233,7 +237,8 @@ def _labels(
             f"label_words describes {missing[0]!r}, which no code has: there are {', '.join(sorted(known))}"
         )
     texts_ND = embed([str(line["utterance"]) for line in lines], encoder)
-    total_N, matches_N = np.zeros(len(lines)), np.ones(len(lines), bool)
+    total_N, matches_N, by_chance_N = np.zeros(len(lines)), np.ones(len(lines), bool), np.ones(len(lines), bool)
+    others_N = np.random.default_rng(seed).permutation(len(lines))
     made = {} if codes is None else dict(zip(codes.names, codes.schema.columns, strict=True))
     for label, values in labels.items():
         column = made.get(label)
@@ -244,14 +249,17 @@ def _labels(
             read_N = np.array([column.values[column.code(count)] for count in counts])
             total_N += np.where(read_N == np.array(values), 0.0, math.log(_LEAST))
             matches_N &= read_N == np.array(values)
+            by_chance_N &= read_N == np.array(values)[others_N]
             continue
         names, own_N, counts = np.unique(np.array(values), return_inverse=True, return_counts=True)
         words_KD = embed([words.get(name, name) for name in names], encoder)
         probabilities_NK = probabilities(texts_ND @ words_KD.T, counts / len(values))
         total_N += np.log(np.maximum(probabilities_NK[np.arange(len(values)), own_N], _LEAST))
         matches_N &= probabilities_NK.argmax(axis=1) == own_N
+        by_chance_N &= probabilities_NK.argmax(axis=1) == own_N[others_N]
     matches = matches_N.tolist()
-    return [(m, 0.0 if m else total) for m, total in zip(matches, total_N.tolist(), strict=True)], matches
+    worth = [(m, 0.0 if m else total) for m, total in zip(matches, total_N.tolist(), strict=True)]
+    return worth, matches, float(by_chance_N.mean())
 
 
 def probabilities(cosines_NK: Floats, shares_K: Floats) -> Floats:

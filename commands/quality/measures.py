@@ -91,6 +91,15 @@ MEASURES = {
             1,
             True,
         ),
+        Measure(
+            "precision_minilm",
+            "precision (MiniLM features)",
+            "texts that are as near to a human request as its third nearest one is; private requests unlike the "
+            "reference lower it",
+            UP,
+            1,
+            True,
+        ),
         Measure("word_overlap", "word overlap", "words of human requests that the samples use too", UP),
         *_trees("chi_square", "χ²", "distance of function frequencies from those of human requests", DOWN),
         *_trees("function_overlap", "function overlap", "functions of human requests that the samples use too", UP),
@@ -215,28 +224,37 @@ class Band:
         below: They are smaller than this.
         text: The meaning, in words.
         is_bad: Whether a page warns of such samples before it shows anything of them.
+        of_beams: What is so of beams besides, for samples that were drawn with some.
     """
 
     below: float
     text: str
     is_bad: bool = False
+    of_beams: str = ""
+
+    def told(self, has_beams: bool) -> str:
+        """Return the meaning for samples that were drawn with beams, or without."""
+        return f"{self.text} {self.of_beams}" if has_beams and self.of_beams else self.text
 
 
 _MAUVE = (
     Band(
         0.6,
-        "Far from people's requests: so were runs with 2,000 to 9,964 requests (.21–.59 of the human value). Take more "
-        "requests, larger batches or a larger base.",
+        "Far from people's requests: so were runs with 2,000 to 9,964 requests (.21–.59 of the human value).",
         True,
     ),
     Band(0.92, "Where most runs with 10,060 requests at ε = 3 are. More requests and larger batches raised it."),
     Band(math.inf, "As near as runs without privacy came (.83–.99 of the human value)."),
 )
-#: Of headline metrics, what values mean, by the runs of ``docs/results`` and ``benchmarks/results``: of each MAUVE as a
-#: part of the human value, of the cross-entropy as a difference from it.
+#: Of headline metrics, what values mean, by the runs of ``docs/results`` and ``benchmarks/results``: of each MAUVE and
+#: of precision as a part of the human value, of the cross-entropy as a difference from it.
 BANDS: Final = {
     "fluency_outliers": (
-        Band(0.04, "Smoother than people's requests, as with five beams, which repeat themselves, or with 135 M."),
+        Band(
+            0.04,
+            "Smoother than people's requests, as samples of the judge's own kin, SmolLM2-135M, are.",
+            of_beams="Five beams, which repeat themselves, were so too.",
+        ),
         Band(0.18, "Where runs with 2,000 to 40,000 requests at ε = 3 are (6–17 %)."),
         Band(0.5, "More than there: 20–23 % came with non-words, as names were not placeholders (model.slots)."),
         Band(
@@ -249,12 +267,24 @@ BANDS: Final = {
     "mauve_minilm": _MAUVE,
     "mauve_smollm2_135m": _MAUVE,
     "fluency": (
-        Band(-0.2, "More predictable than people's requests, as with five beams or 135 M: not a better match."),
+        Band(
+            -0.2,
+            "More predictable than people's requests: not a better match. SmolLM2-135M was so, which judges here.",
+            of_beams="So were five beams.",
+        ),
         Band(1.1, "Where runs with 10,060 requests at ε = 3 are (+.4 to +1.0 nats)."),
         Band(math.inf, "Odder than there. What such texts were stands at the share above the human 95th percentile."),
     ),
+    "precision_minilm": (
+        Band(
+            0.5,
+            "Most of these say nothing that a public request does: 10 and 15 % did so of a support desk's samples of "
+            "which 11 and 4 of 40 were usable, and 76 % of its private requests.",
+            True,
+        ),
+    ),
     "word_overlap": (
-        Band(0.27, "Few of people's words: five beams had .11–.26, reviews had .10–.16."),
+        Band(0.27, "Few of people's words: reviews had .10–.16.", of_beams="Five beams had .11–.26."),
         Band(math.inf, "Where runs with 2,000 to 40,000 requests at ε = 3 are (.28–.41)."),
     ),
     "parsed_chi_square": (
@@ -270,8 +300,8 @@ BANDS: Final = {
         Band(math.inf, "Runs at ε = 3 had .15–.22, one without privacy .38: most texts do not say all of their tree."),
     ),
     "distinct": (
-        Band(0.78, "They repeat themselves: five beams had .34–.69, sampling .80–.99."),
-        Band(math.inf, "Where runs that sample without beams are (.80–.99)."),
+        Band(0.78, "They repeat themselves: sampling had .80–.99.", of_beams="Five beams had .34–.69."),
+        Band(math.inf, "Where runs that sample are (.80–.99)."),
     ),
 }
 _IGNORED = Band(
@@ -290,7 +320,7 @@ def band(metrics: Mapping[str, Any], name: str) -> Band | None:
     if name == "attribute_adherence" and (chance := metrics.get(f"{name}_chance")) is not None:
         error = math.sqrt(chance * (1 - chance) / metrics.get("num_compared", LEAST_FOR_MAUVE))
         return _IGNORED if value - chance < 2 * error else None
-    if name == "fluency" or name.startswith("mauve_"):
+    if name == "fluency" or name.startswith(("mauve_", "precision_")):
         if not human:
             return None
         value = value - human if name == "fluency" else value / human

@@ -72,16 +72,27 @@ def draws(record: RunFolder, of: str) -> dict[str, dict[str, int]]:
 
 def warnings(record: RunFolder, of: str) -> list[str]:
     """Return what the samplings of a system warned of, such as texts that were cut off; and what beams have done."""
-    beams = [told.get("num_beams") or 1 for told in sampling(record, of).values()]
+    beams = num_beams(record, of)
     told = [
         f"{drawn.path}: {metrics['warning']}" for _, drawn, metrics in _samplings(record, of) if "warning" in metrics
     ]
-    if max(beams, default=1) > 1:
+    if beams > 1:
         told.append(
-            f"{of} was sampled with {max(beams)} beams, which repeat the most likely texts (MAUVE of five beams at "
+            f"{of} was sampled with {beams} beams, which repeat the most likely texts (MAUVE of five beams at "
             "most .40 of people's): set sampling.num_beams=1"
         )
     return told
+
+
+def kept(record: RunFolder, of: str) -> dict[str, Any] | None:
+    """Return what was kept of several texts for each prompt of a system; None where nothing was chosen."""
+    told = (_as_made(record, f"{made.path}.kept.json") for made in _texts(record.manifest, of))
+    return next((numbers for numbers in told if numbers is not None), None)
+
+
+def num_beams(record: RunFolder, of: str) -> int:
+    """Return with how many beams a system was sampled, at most; 1 without."""
+    return max((told.get("num_beams") or 1 for told in sampling(record, of).values()), default=1)
 
 
 def resampling(record: RunFolder, of: str) -> dict[str, Any] | None:

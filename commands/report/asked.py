@@ -38,6 +38,7 @@ class Sample:
         read_tree: The tree that a semantic parser reads in it; None where none did.
         confidence: Of that parser in what it reads, in (0, 1]; None where it did not say.
         system: Who wrote it.
+        fits: Whether a public encoder reads it as what it was written for; True where none was asked.
     """
 
     utterance: str
@@ -46,6 +47,7 @@ class Sample:
     read_tree: str | None = None
     confidence: float | None = None
     system: str = ""
+    fits: bool = True
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -280,7 +282,7 @@ def _row(
         is_supported=None if supported is None else supported.holds(name),
         read_back=sum(name in found for found in read) / len(read) if read else None,
         confidence=sum(sure) / len(sure) if sure else None,
-        examples=examples(_saying(own, about), everywhere),
+        examples=examples(_saying([sample for sample in own if sample.fits], about), everywhere),
         about=about,
     )
 

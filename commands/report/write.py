@@ -94,7 +94,7 @@ def write_page(
         about = {row.name: f"{percent(row.share.value)} {json.dumps(row.examples[:1])}" for row in rows}
         plumbing = [row.name for row in found.plumbing]
         write_template(names_template, called, about | dict.fromkeys(found.too_rare, ""), plumbing)
-    guarantee = privacy(record, card)
+    guarantee, told_quality = privacy(record, card), _quality(record, drawn, metrics, called, with_private)
     html = render(
         "report.html",
         run=record.folder.resolve().name,
@@ -110,14 +110,18 @@ def write_page(
         least_for_mauve=LEAST_FOR_MAUVE,
         **asked,
         **_lists(drawn, called, support),
-        **_quality(record, drawn, metrics, called, with_private),
+        **told_quality,
     )
     path = out or record.folder / PAGE
     write_text(path, record.without_folders(html))
     if path.resolve() == (record.folder / PAGE).resolve():
         quoted = None if guarantee["card"] is None else guarantee["card"]["statement"]
         enter_report(record.folder, [PAGE], ["report", ".", *(["--private"] if with_private else [])], quoted)
-    return path, support.notes
+    far = [
+        f"{system(name).label}: not good enough to read or to use. {' '.join(w)}"
+        for name, w in told_quality["far"].items()
+    ]
+    return path, (*far, *support.notes)
 
 
 @dataclass(frozen=True)
@@ -277,10 +281,17 @@ def _quality(
         notes.append(
             "Metrics and pictures are of the samples that the run itself has made, not of what was sampled later."
         )
+    with_beams = [name for name in drawn.systems if run_numbers.num_beams(record, name) > 1]
+    of_labels = {n: numbers for n in drawn.systems if (numbers := run_numbers.kept(record, n)) is not None}
+    found = quality.not_good_enough(metrics, with_beams, of_labels)
+    far = {name: why for name, why in found.items() if name in drawn.systems}
     return {
-        "figures": quality.figures(metrics, with_private),
+        "figures": quality.figures(metrics, with_private, with_beams),
         "measured": [system(name).label for name in metrics],
-        "far": {name: why for name, why in quality.not_good_enough(metrics).items() if name in drawn.systems},
+        "far": far,
+        "following": quality.following(of_labels.get(drawn.main)),
+        "is_withheld": drawn.main in far,
+        "advice": quality.advice(record) if any(system(name).stages for name in far) else None,
         "notes": notes,
         "frequency": quality.frequency_picture(human, drawn.own[drawn.main], called) if human else None,
         "lengths": quality.length_picture(human, drawn.own) if human else None,
@@ -334,6 +345,7 @@ def _samples(record: RunFolder, made: Entry) -> list[Sample]:
             None if has_trees else _text(line, "label"),
             *read.get(u, (None, None)),
             str(made.system),
+            line.get("fits") is not False,
         )
         for _, line in read_json_lines(manifest.path(made))
         if isinstance(u := line.get("utterance"), str)

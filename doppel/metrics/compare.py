@@ -15,6 +15,7 @@ from doppel.metrics.copies import CopyIndex, copy_shares
 from doppel.metrics.judged import Nats, Part, Value, fluency_metrics, mauve_metrics
 from doppel.metrics.mauve import Featurizer
 from doppel.metrics.plain_number import plain_number
+from doppel.metrics.precision import precision_metrics
 from doppel.metrics.texts import commonest, distinct, mean_words, valid_share
 from doppel.metrics.tree_pairs import GraphMatch
 from doppel.metrics.type_counts import (
@@ -24,8 +25,11 @@ from doppel.metrics.type_counts import (
     top_k_overlap,
     type_overlap,
 )
+from doppel.models.encoders import TextFeaturizer
 
 TOP_K = (10, 25, 50, 100)
+#: The judge of MAUVE whose distances are those of sentences, so that it tells the precision too.
+_OF_SENTENCES = "minilm"
 FUNCTION_KEYS = ("function_overlap", "chi_square", *(f"top_{k}_overlap" for k in TOP_K))
 TREES_SAMPLED = "sampled with the text (prompt of stage two)"
 TREES_NONE = "none: one-stage samples carry no tree; function metrics need the semantic parser"
@@ -197,6 +201,12 @@ def compare(
         "parsed trees": lambda: _parsed_trees(synthetic, reference, parsed, parsed_reference, counting),
         "human requests": lambda: _human(others, reference, counting),
     }
+    if (minilm := (featurizers or {}).get(_OF_SENTENCES)) is not None:
+        read = TextFeaturizer(minilm) if isinstance(minilm, str | Path) else minilm
+        measures["precision"] = lambda: (
+            precision_metrics(synthetic.utterances, whole.utterances, read, _OF_SENTENCES, seed),
+            [],
+        )
     if nats is not None:
         measures["fluency"] = lambda: fluency_metrics(*texts, human, nats)
     if private is not None:

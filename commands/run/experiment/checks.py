@@ -74,7 +74,7 @@ def _numbers(experiment: Experiment) -> Iterator[str]:
         yield f"effort is {experiment.effort}: give 1 to {1 / USUAL_RATE}, where a step draws all units by default"
     if experiment.seed is not None and not 0 <= experiment.seed < 1 << 32:
         yield f"seed is {experiment.seed}: give a number from 0 to {(1 << 32) - 1}"
-    if experiment.candidates < 1:
+    if experiment.candidates is not None and experiment.candidates < 1:
         yield f"candidates is {experiment.candidates}: give at least 1"
     adaptation = experiment.adaptation
     num_annotated = None if adaptation is None else adaptation.num_annotated
@@ -87,7 +87,8 @@ def _numbers(experiment: Experiment) -> Iterator[str]:
 
 def _contradictions(experiment: Experiment) -> Iterator[str]:
     """Fields that exclude one another, or of which one needs the other: the refusal, and whether it is so."""
-    is_adaptation, is_one = experiment.adaptation is not None, experiment.candidates == 1
+    is_adaptation = experiment.adaptation is not None
+    numbers = [experiment.candidates_of(system) for system in systems_of(experiment) if system.name != "topics"]
     evolves, evolution = "evolution" in experiment.systems, experiment.evolving
     draws_texts = experiment.resampling is not None and not experiment.resampling.draws_trees
     budget = experiment.of("evolution").privacy
@@ -96,11 +97,10 @@ def _contradictions(experiment: Experiment) -> Iterator[str]:
     own_file = next((name for name, sections in variants if "train_path" in sections.get("data", {})), None)
     table = {
         "label_words choose among candidates, and candidates is 1: give 8, or leave them out": (
-            bool(experiment.label_words) and is_one
+            bool(experiment.label_words) and max(numbers, default=1) == 1
         ),
         "fluent chooses among candidates, by what is usual in the reference: give candidates=4 and reference, or leave "
-        "it out": experiment.fluent
-        and (experiment.reference is None or (is_one and not draws_texts and experiment.systems != ["topics"])),
+        "it out": experiment.fluent and (experiment.reference is None or (1 in numbers and not draws_texts)),
         "evolution.per_label needs the list of all labels: give labels, or leave it out": (
             evolves and evolution.per_label and experiment.labels is None
         ),
@@ -110,7 +110,9 @@ def _contradictions(experiment: Experiment) -> Iterator[str]:
         f"privacy.{room} leaves room for counts of labels, and evolution makes none without evolution.per_label: set "
         f"variants.evolution.privacy.{room}=null": evolves and not evolution.per_label and room is not None,
         "an adaptation trains its systems, and evolution trains nothing: leave it out": evolves and is_adaptation,
-        "a resampling of utterances draws from all of them: leave out candidates": draws_texts and not is_one,
+        "a resampling of utterances draws from all of them: leave out candidates": (
+            draws_texts and (experiment.candidates or 1) > 1
+        ),
         "write_parses is for data.train_path, and an adaptation has its own parser: leave one of them out": (
             experiment.write_parses and is_adaptation
         ),

@@ -20,6 +20,10 @@ from doppel.settings.yaml_files import Settings
 DERIVED = {"epochs": "epochs", "scope": "systems", "target_epsilon": "epsilon", "words_noise_multiplier": "words"}
 
 
+#: Texts per label unless an experiment says: a small model under noise hardly follows one (docs/results).
+_CANDIDATES = 8
+
+
 @dataclass(frozen=True)
 class Adaptation:
     """Measure whether samples teach a parser a function that its public training data lacks.
@@ -64,7 +68,8 @@ class Experiment:
         num_samples: Samples per system.
         candidates: Texts drawn per prompt, of which ``step keep-best`` keeps one. Two-stage systems: by round-trip
             parse match with ``public_parser``, or by fluency (``fluent``). ``labels`` and ``attributes``: one that a
-            public sentence encoder classifies as its prompt. Texts without a prompt: by fluency alone. 1: no selection.
+            public sentence encoder classifies as its prompt. Texts without a prompt: by fluency alone. 1: no selection;
+            null: 8 for ``labels``, 1 for all others.
         fluent: Prefer texts whose loss under SmolLM2-135M (``make base-135m``) is at most the median of human requests
             of that length, those of ``reference``: among ``candidates``, and of ``topics`` among the over-sample, of
             each topic and length as many as without.
@@ -127,7 +132,7 @@ class Experiment:
     epsilon: float = 8.0
     seed: int | None = None
     num_samples: int = setting(1000, binds="samples")
-    candidates: int = setting(1, binds="samples")
+    candidates: int | None = setting(None, binds="samples")
     fluent: bool = setting(False, binds="samples")
     label_words: dict[str, str] = setting(factory=dict, binds="samples")
     public_parser: str | None = setting(None, path=True)
@@ -192,6 +197,12 @@ class Experiment:
     def evolving(self) -> Evolution:
         """How the system ``evolution`` works."""
         return self.evolution or Evolution()
+
+    def candidates_of(self, system: System) -> int:
+        """Return how many texts are drawn per prompt of a system, of which one is kept."""
+        if self.candidates is not None:
+            return self.candidates
+        return _CANDIDATES if system.needs == "labels" else 1
 
     def epochs_of(self, settings: str) -> float:
         """Return the epochs of a training.

@@ -104,7 +104,7 @@ def check_sources(experiment: Experiment) -> None:
     read_supported(experiment.supported)
     read_names(experiment.names)
     counts = None if experiment.resampling is None else experiment.resampling.of
-    chosen = {system.learns for system in learners} if experiment.candidates > 1 else set()
+    chosen = {system.learns for system in learners if experiment.candidates_of(system) > 1}
     chooses = "parse" in chosen and not (experiment.fluent and experiment.public_parser is None)
     if chooses or experiment.write_parses or counts == "utterances":
         _check_public_parser(experiment)

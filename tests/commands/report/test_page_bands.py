@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -14,10 +15,11 @@ import pytest
 import yaml
 from markdown_blocks import ROOT
 from page_content import Element, make_samples, read_html
-from run_folders import edit_manifest, evaluate
+from run_folders import edit_manifest, end_step, evaluate
 
 import cli
 from commands.quality.measures import BANDS, LEAST_FOR_MAUVE, band, human_value
+from commands.run_folder.steps import File
 from doppel.console.plan import measured_runs
 
 #: Human values of SMCalFlow's metrics, as ``evaluate`` names them.
@@ -119,7 +121,7 @@ def test_web_texts_are_told_first_whatever_mauve_says(tmp_path: Path) -> None:
         warning.startswith("1-stage: its samples are not good enough to read or to use.") and "no requests" in warning
     )
     assert "Above human 95th percentile 76.7 % (95 % CI 73.8 % to 79.4 % of 855 samples, people 1.7 %)." in warning
-    assert card.startswith("NOT PRIVATE")
+    assert card.startswith("NOT PRIVATE") and "a base that reads English" in read.all("header")[0].words
     header = read.all("header")[0].text
     assert header.index("not good enough") < header.index(read.all("h1")[0].text), "it stands first"
     lists = read.all("section", id="utterances")[0].all("ol")
@@ -139,6 +141,51 @@ def test_few_samples_are_judged_too_with_an_interval_and_good_ones_are_not_folde
         assert "beams" not in read.all("header")[0].words, "advice is of this run"
         if is_far:
             assert "95 % CI 62.5 % to 87.7 % of 40 samples, people 5.0 %" in read.all("header")[0].words
+
+
+@pytest.mark.parametrize(("precision", "is_far"), [(0.105, True), (0.6, False)])
+def test_what_is_made_of_samples_far_from_people_is_folded_however_few(
+    precision: float, is_far: bool, tmp_path: Path
+) -> None:
+    """Forty samples that people would not take for theirs, though a language model of the same kin finds them smooth:
+    neither they nor what is counted in them is shown, and the advice is what this run lacks."""
+    run = make_samples(tmp_path / "run", [{"utterance": u, "label": u} for u in ["refund", "bill"] * 20], "labels")
+    evaluate(
+        run,
+        "labels",
+        {
+            **{"num_compared": 40, "fluency_outliers": 0.002, "human_fluency_outliers": 0.05},
+            **{"precision_minilm": precision, "human_precision_minilm": 0.9},
+        },
+    )
+    read = page(run)
+    head, asked = read.all("header")[0], read.all("section", id="asked")[0]
+    assert ("Precision (MiniLM features) 10.5 % (95 % CI " in head.words) == is_far
+    assert ("of 40 samples, people 90.0 %" in head.words) == is_far
+    assert ("of what this run has not: a base that reads English" in head.words) == is_far
+    assert (read.all("h1")[0].words == "These samples do not tell what people ask for") == is_far
+    for own in (asked.all("table")[0], read.all("section", id="utterances")[0].all("ol")[0]):
+        assert ("folded" in str(own.parent and own.parent.attributes.get("class"))) == is_far
+    assert ("Most often they ask for" in head.words) == (not is_far)
+    assert "beams" not in read.words, "none were used"
+
+
+@pytest.mark.parametrize(("kept", "told"), [(0.9, "not read as pay"), (0.5, "They do not follow their labels")])
+def test_samples_that_do_not_follow_their_labels_are_told(kept: float, told: str, tmp_path: Path) -> None:
+    """Examples of a label are of samples that a public encoder reads as it; a label without any shows none."""
+    lines = [{"utterance": f"say {label}", "label": label, "fits": label == "refund"} for label in ("refund", "pay")]
+    run = make_samples(tmp_path / "run", lines * 20, "labels")
+    record = {"num_kept": 40, "num_candidates": 320, "kept_match": kept, "candidates_match": 0.52, "chance_match": 0.5}
+    (run / "labels/samples.jsonl.kept.json").write_text(json.dumps(record))
+    end_step(
+        run, "labels-choose", ["keep-best"], [File("labels/samples.jsonl.kept.json", "metrics", "labels", "labels")]
+    )
+    read = page(run)
+    asked = read.all("section", id="asked")[0].words
+    assert (
+        told in read.words and "52% of all 320 that were drawn, and 50% as one at random: the model does not" in asked
+    )
+    assert "say refund" in asked and "say pay" not in asked and "no sample is read as it" in asked
 
 
 @pytest.mark.parametrize(("adherence", "is_useless"), [(0.313, True), (0.651, False)])

@@ -47,6 +47,7 @@ def write_run(folder: Path, tiny_model: str) -> Path:
         "systems": systems,
         "num_samples": 12,
         "labels": str(folder / "labels.txt"),
+        "candidates": 1,  # which draws no more than are kept
         "topics": {"num_topics": 2, "noise_multiplier": 2.0, "oversample": 2},
         "epochs": dict.fromkeys(("one_stage", "parse_tree", "parse2utterance"), 1),
         "data": {"train_path": str(folder / "private.jsonl"), "batch_size": 20},
