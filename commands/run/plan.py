@@ -36,7 +36,7 @@ def plan(
     quantization: Literal["nf4"] | None = None,
     json: bool = False,
 ) -> None:
-    """Print what a private run needs and guarantees, before anything is spent: of an experiment, or of numbers alone.
+    """Print what a private run needs and guarantees, of an experiment or of numbers alone.
 
     Noise multiplier, sample rate, steps and delta, the noise that training will feel, and the nearest measured run.
     Nothing is spent and no data are read. noise-to-signal = sigma * sqrt(d) / B for d trained parameters: the norm of

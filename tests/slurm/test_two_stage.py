@@ -351,7 +351,7 @@ def test_without_a_reference_there_is_a_report_and_nothing_is_compared(tmp_path:
     stages = steps_of(load(EXPERIMENTS / "own-data-small.yaml", changes), tmp_path)
     assert not any(stage.command == "evaluate" for stage in stages)
     assert (stages[-1].command, stages[-1].config) == ("report", {"runs": [str(tmp_path)]})
-    assert stages[-1].needs == ("one_stage-sample_one_stage", "labels-sample_labels")
+    assert stages[-1].needs == ("one_stage-sample_one_stage", "labels-choose")
 
 
 def test_a_resampling_that_makes_no_sense_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

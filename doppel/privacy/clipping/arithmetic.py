@@ -55,7 +55,7 @@ def bmm_into(left: Tensor, right: Tensor, out: Tensor) -> None:
         torch.bmm(left, right, out=out)
     elif not left.is_cuda:
         torch.bmm(left.to(out.dtype), right.to(out.dtype), out=out)
-    elif _bmm_has_out():
+    elif left.device.type == "cuda" and _bmm_has_out():  # of shapes alone nothing is tried
         torch.bmm(left, right, out_dtype=out.dtype, out=out)
     else:
         out.copy_(torch.bmm(left, right, out_dtype=out.dtype))

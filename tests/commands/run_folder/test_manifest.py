@@ -193,8 +193,8 @@ def test_jobs_that_end_together_are_all_entered(tmp_path: Path) -> None:
     for number in range(6):
         write(tmp_path / f"{number}.jsonl", f"{number}\n")
         declare(Step(f"step{number}", "evaluate", writes=(File(f"{number}.jsonl", "data"),)), tmp_path)
-    words = [sys.executable, "-m", "commands.run.execution.execute", "tool"]
-    jobs = [subprocess.Popen([*words, str(tmp_path / ".done" / f"step{n}"), "true"], cwd=ROOT) for n in range(6)]
+    words = [sys.executable, "-m", "commands.run.execution.in_job", "end", "tool", str(tmp_path)]
+    jobs = [subprocess.Popen([*words, f"step{n}", "0", "1", "true"], cwd=ROOT) for n in range(6)]
     assert [job.wait(60) for job in jobs] == [0] * 6
     assert len(Manifest.read(tmp_path).files) == 6
 

@@ -165,7 +165,7 @@ def test_no_exact_figure_leaves_by_any_way(tmp_path: Path, capfd: pytest.Capture
 )
 def test_a_monitor_of_anything_else_is_refused_at_the_start(tmp_path: Path, monitor: Any) -> None:
     callback = monitor(tmp_path)
-    name = getattr(callback, "monitor", "a Tuner adds")
+    name = getattr(callback, "monitor", "steps")
     with pytest.raises(PrivateTrainingError, match=f"{type(callback).__name__}.*{name}.*leave"):
         train(tmp_path, [callback])
     assert not (tmp_path / "ledger.jsonl").exists(), "nothing is spent for it"
@@ -173,7 +173,7 @@ def test_a_monitor_of_anything_else_is_refused_at_the_start(tmp_path: Path, moni
 
 def test_a_tuner_is_refused(tmp_path: Path) -> None:
     trainer = Trainer(accelerator="cpu", max_epochs=1, callbacks=[privacy(tmp_path)], logger=False, barebones=False)
-    with pytest.raises(PrivateTrainingError, match="LearningRateFinder, which a Tuner adds"):
+    with pytest.raises(PrivateTrainingError, match="LearningRateFinder chooses by what private steps give"):
         Tuner(trainer).lr_find(Ported(), datamodule=data())
     assert not (tmp_path / "ledger.jsonl").exists()
 

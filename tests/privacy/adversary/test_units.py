@@ -340,7 +340,7 @@ def test_a_name_with_far_more_rows_than_others_asks_and_tells_no_number(tmp_path
     path = write(tmp_path / "b.jsonl", [*others, *rows, {"text": "one more", "unit": "0"}])
     with pytest.raises(DataError, match=r"one name in 'unit' has more than 10 times .*data\.unit_names=exact") as asked:
         read_examples(path, "user")
-    assert "21" not in str(asked.value) and not asked.value.about.endswith(":321")
+    assert not asked.value.about.endswith(":321") and "21" not in str(asked.value).removeprefix(path)
     for rule in ("exact", "folded"):
         assert len(read_examples(path, "user", unit_names=rule)) == 321
     assert len(read_examples(path, "utterance")) == 321
