@@ -9,6 +9,7 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -94,8 +95,10 @@ def _take_any_console() -> None:
     ``PYTHONWARNINGS=error`` has it, those of packages are shown, here and in every process that this one starts.
     """
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")
+        if not str(stream.encoding or "utf-8").lower().startswith("utf") and hasattr(stream, "reconfigure"):
+            os.environ["PYTHONIOENCODING"] = f"{stream.encoding}:replace"
+            with suppress(OSError):  # what was a file is a pipe now, as of a step; it begins with the variable
+                stream.reconfigure(errors="replace")
     if any(action.startswith("error") for action in sys.warnoptions):
         os.environ["PYTHONWARNINGS"] = "default"
         warnings.resetwarnings()

@@ -91,3 +91,15 @@ def test_a_console_that_lacks_characters_and_a_wish_for_warnings_end_no_command(
     words = [sys.executable, "-c", code]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0 and done.stdout.startswith("?") and done.stdout.endswith("default\n")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_an_output_that_was_a_file_may_have_become_a_pipe(tmp_path: Path, encoding: str) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": encoding}
+    code = "import os, sys; read, write = os.pipe(); os.dup2(write, 1); from doppel.console.dispatch import main; "
+    code += "sys.exit(main({'A': {'b': 'cli:main'}}, 'x', 'x', []))"
+    with (tmp_path / "out").open("w") as out:
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, stdout=out, stderr=-1, cwd=ROOT, check=False
+        )
+    assert (done.returncode, done.stderr) == (0, b"")
