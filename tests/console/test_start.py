@@ -68,6 +68,7 @@ def test_the_command_that_a_run_prints_calls_this_interpreter_with_or_without_an
     assert found is not None and os.path.abspath(found) == os.path.abspath(sys.executable)
 
 
+@pytest.mark.slow
 def test_a_console_that_lacks_characters_and_a_wish_for_warnings_end_no_command() -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": "ascii", "PYTHONWARNINGS": "error"}
     words = [

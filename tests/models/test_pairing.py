@@ -39,6 +39,7 @@ def test_a_tokenizer_with_other_ids_is_refused_and_its_own_is_not(tmp_path: Path
         check_reads(tokenizer, model, BASE)
 
 
+@pytest.mark.slow
 def test_a_training_refuses_it_before_a_step_is_charged(tmp_path: Path, corpus: str) -> None:
     model, tokenizer = load_with_tokenizer(BASE)
     permuted(model).save_pretrained(tmp_path / "base")
