@@ -212,8 +212,9 @@ def test_python_a_grid_and_a_submission_go_through_the_same_gate(
         told = capsys.readouterr().out
         assert told.count("no 'unit', which says whose line this is") == 2
     assert start(tmp_path / "runs", {}, local=False, submit=True, grid=["data.batch_size=0,40"]) == 1
-    assert "batch_size is 0" in (told := capsys.readouterr().out) and "batch_size=40: task 1_0" in told
-    assert (tmp_path / "submitted").read_text().count("\n") == 1 and not (tmp_path / "run").exists()
+    assert "batch_size is 0" in (told := capsys.readouterr().out) and "batch_size=40: public_trees: task 1_0" in told
+    lines = [line for line in (tmp_path / "submitted").read_text().splitlines() if "--test-only" not in line]
+    assert lines and all(" --array=0%" in line for line in lines) and not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(("status", "num_started"), [(130, 1), (143, 1), (75, 1), (1, 2)])
