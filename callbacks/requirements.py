@@ -100,12 +100,11 @@ def refuse_optimizers(trainer: pl.Trainer) -> None:
     """
     optimizers = [own for own in trainer.optimizers if own.param_groups]  # Lightning puts one without for None
     schedules = [config.scheduler for config in trainer.lr_scheduler_configs]
-    for what, number, most in (("optimisers", len(optimizers), 1), ("schedules", len(schedules), 1)):
-        if number > most or (what == "optimisers" and not number):
-            raise PrivateTrainingError(
-                f"configure_optimizers gives {number or 'no'} {what}: a logical batch is one step of one optimiser; "
-                "groups of parameters may have rates of their own"
-            )
+    if len(optimizers) != 1 or len(schedules) > 1:
+        raise PrivateTrainingError(
+            f"configure_optimizers gives {len(optimizers) or 'no'} optimisers and {len(schedules) or 'no'} schedules: "
+            "a logical batch is one step of one optimiser; groups of parameters may have rates of their own"
+        )
     check_optimizer(optimizers[0], *schedules)
     lacking = {name for group in optimizers[0].param_groups for name in optimizers[0].defaults.keys() - group.keys()}
     if lacking:  # a checkpoint's groups take the place of those that were built

@@ -86,7 +86,7 @@ def two(weights: list[Any]) -> Any:
     ("given", "why"),
     [
         (lbfgs, "LBFGS computes the loss again within a step"),
-        (two, "gives 2 optimisers: a logical batch is one step of one"),
+        (two, "gives 2 optimisers and no schedules: a logical batch is one step of one"),
         (lambda weights: None, "gives no optimisers"),
         (
             lambda weights: {
