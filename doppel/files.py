@@ -140,7 +140,7 @@ def read_lines(path: str | Path, kind: str = ".jsonl", content: bytes | None = N
     """Read the lines of a text, their ends included, with their numbers from 1.
 
     A line ends with LF, CR LF or CR. The text is in UTF-8, or in UTF-16 or UTF-32 as spreadsheets write it, with or
-    without a byte order mark, which is left out.
+    without a byte order mark at its start, which is left out.
 
     Args:
         path: A file, plain or compressed (:func:`~doppel.compressed.open_data`).
@@ -159,7 +159,7 @@ def read_lines(path: str | Path, kind: str = ".jsonl", content: bytes | None = N
             for line in io.TextIOWrapper(stream, encoding, errors, newline=""):
                 if not line.isascii():
                     line.encode()
-                yield number, line.removeprefix("\ufeff")
+                yield number, line.removeprefix("\ufeff") if number == 1 else line  # later it is the text's own
                 number += 1
         except UnicodeError as error:
             place = f"character {error.start + 1}" if isinstance(error, UnicodeEncodeError) else "a character"

@@ -35,9 +35,9 @@ def unit_name(value: object) -> str:
 
     Formal guarantees:
         Two names are one unit only where their letters are the same: nothing but blanks is taken away, and a name that
-        is said to be missing, stands for nobody (such as ``unknown``, ``guest``, an empty UUID), or has a control
-        character, which tables and terminals leave out, is refused. Strangers in one unit would be clipped together,
-        so that one of them could change a sum by more than a unit may.
+        is said to be missing, has nothing that is seen, stands for nobody (such as ``unknown``, ``guest``, an empty
+        UUID), or has a control character, which tables and terminals leave out, is refused. Strangers in one unit
+        would be clipped together, so that one of them could change a sum by more than a unit may.
 
     Raises:
         ValueError: It is empty or says so, as ``NULL`` does, has a control character, or is neither a text nor a whole
@@ -49,7 +49,7 @@ def unit_name(value: object) -> str:
     if re.search(r"[\0-\x1f\x7f-\x9f]", name):
         raise ValueError("has a control character, so that two names may look like one: write it without")
     name = name.strip()
-    said = re.sub(r"[\s_-]+", " ", name.casefold().strip("<>()[]{}#-._?*'\" "))
+    said = re.sub(r"[\s_-]+", " ", _seen(name).casefold().strip("<>()[]{}#-._?*'\" "))
     if said in _NOBODY or _NO_NUMBER.fullmatch(name.strip("<>()[]{}'\" ")):
         raise ValueError(
             "is empty, or stands for nobody (such as NULL, n/a, unknown, guest, -1, an empty UUID), so that strangers "
@@ -81,6 +81,8 @@ def folded_name(name: str) -> str:
 
 def _seen(text: str) -> str:
     """A text without what nobody sees."""
+    if text.isascii():
+        return text
     return "".join(sign for sign in text if unicodedata.category(sign) != "Cf" and not _INVISIBLE.match(sign))
 
 

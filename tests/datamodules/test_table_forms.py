@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 from table_files import FORMS, TEXT_FORMS, write_table
@@ -65,6 +65,7 @@ table = st.lists(st.fixed_dictionaries({"text": texts, "label": names, "unit": n
 
 
 @given(rows=table.filter(lambda rows: any(row["text"].strip() for row in rows)))
+@example(rows=[{"unit": "ana", "label": "a", "text": "b"}, {"unit": "\ufeffzoe", "label": "a", "text": "b"}])
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_the_same_rows_are_the_same_turns_and_units_in_every_form(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
     paths = [write_table(tmp_path / form, form, rows) for form in FORMS]

@@ -315,7 +315,7 @@ def test_a_run_asks_which_names_are_one_and_takes_the_answer(
         "-1",
         "00000000-0000-0000-0000-000000000000",
     ]
-    + ["0000", "[deleted]", "not_available", -1],
+    + ["0000", "[deleted]", "not_available", -1, "\ufeff", "\u200b\u2060", "gue\u00adst"],
 )
 def test_a_name_that_stands_for_nobody_is_refused_in_every_form(tmp_path: Path, name: object) -> None:
     rows: list[dict[str, object]] = [{"text": "hi", "unit": "ana"}, {"text": "secret", "unit": name}]
