@@ -217,8 +217,8 @@ def main() -> None:
     with (given.folder / f"truth_{given.num}.csv").open(newline="") as file:
         rows = [*csv.DictReader(file)]
     public = (given.folder / f"public_{given.num}.txt").read_text(encoding="utf-8").splitlines()
-    columns = ([row[name] for row in rows] for name in ("message", "theme", "user_id"))
-    field = Field(*columns, public, frozenset(given.lacking))
+    messages, themes, users = ([row[name] for row in rows] for name in ("message", "theme", "user_id"))
+    field = Field(messages, themes, users, public, frozenset(given.lacking))
     print(_line(measure(field)))
     found = releases(field, given.seeds)
     for seed, (first, values) in zip(given.seeds, found, strict=True):

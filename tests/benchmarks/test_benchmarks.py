@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import batching, clipping, large_base, layers, memory, privacy_price, scaling, step, text_start
+from benchmarks import batching, clipping, large_base, layers, memory, scaling, step, text_start
 from benchmarks._harness import Comparison, compare
 from benchmarks._memory_meter import peak_bytes
 
@@ -55,19 +55,6 @@ def test_clipping_writes_a_ratio_for_every_way_of_training(tmp_path: Path) -> No
     ways = {row[0] for row in rows}
     for way in ("Opake", "Opake, in four chunks"):  # which is no dependency
         assert way in ways or f"- not run: {way}: not installed: pip install opake" in text
-
-
-@pytest.mark.slow
-def test_the_price_of_privacy_has_a_row_for_each_private_training(tmp_path: Path) -> None:
-    path = tmp_path / "price.md"
-    experiment = Path(__file__).parents[2] / "configs" / "experiments" / "quickstart.yaml"
-    wanted = ["--public", "embedded:any?num=20", "--num-units", "10", "--repeats", "1", "--out", str(path)]
-    privacy_price.main([str(experiment), *wanted])
-    rows = table_rows(path)
-    trainings = ["one_stage-one_stage", "two_stage-parse_tree", "two_stage-parse2utterance"]
-    assert sorted(row[0] for row in rows) == sorted(trainings * 2)
-    lost = [row for row in rows if row[2].endswith("%")]
-    assert len(lost) == 3 and all(0 < number(row[2]) < 1 for row in lost)  # room is there, and it is small
 
 
 @pytest.mark.slow
