@@ -95,7 +95,7 @@ def histogram(timed: Timed, rows: Path, num_rows: int) -> None:
 def topics(timed: Timed, rows: Path, num_rows: int) -> float:
     """topics with embeddings"""
     from commands.privacy.feature_extractors import embed
-    from doppel.topics import make_codebook
+    from doppel.text.topics import make_codebook
 
     texts = [turn.utterance for turn in _turns(rows)[:EMBEDDED]]
     book = make_codebook([], texts, embed(texts, "minilm"), 20, "minilm")

@@ -33,7 +33,7 @@ from commands.privacy.release_settings import Topics
 from commands.report.released import Release
 from doppel.files import read_json_lines
 from doppel.privacy.histogram import add_noise, unit_sums
-from doppel.topics import UNLIKE, Codebook, Floats, make_codebook
+from doppel.text.topics import UNLIKE, Codebook, Floats, make_codebook
 
 _NEAR, _FIRST, _TRUE_FIRST = 15, 3, 4
 

@@ -37,12 +37,11 @@ CORE, EXTRAS = PROJECT["dependencies"], PROJECT["optional-dependencies"]
 #: Parts of the library that need more than its dependencies → the extras that bring it.
 PARTS = {
     "doppel.compressed": ("train",),  # pyarrow, for Zstandard: who lacks it is told
-    "doppel.contrast": ("text",),
     "doppel.decoding": ("evolution",),
     "doppel.metrics": ("metrics", "mauve"),
     "doppel.models": ("models",),
     "doppel.privacy": ("opacus", "triton"),
-    "doppel.topics": ("text",),
+    "doppel.text": ("text",),
     "doppel.evolution": ("evolution",),
     "doppel.redaction": ("metrics",),
 }

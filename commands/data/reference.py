@@ -22,7 +22,7 @@ from doppel.errors import UserError
 from doppel.grammar.slot_table import SlotTable
 from doppel.lispress.slots import SlotKinds, slots_of, to_slots
 from doppel.models.lora_folder import base_of
-from doppel.occurrences import Strings, fold
+from doppel.text.occurrences import Strings, fold
 
 #: Longest utterance in tokens where no reference says more: requests have some 12.
 USUAL_LENGTH = 48

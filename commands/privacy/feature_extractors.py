@@ -25,7 +25,7 @@ from doppel.lispress import is_valid
 from doppel.models.made import LARGER
 from doppel.privacy.fingerprint import keyed_fingerprint
 from doppel.resampling import pool_bins, tree_vector
-from doppel.topics import Codebook, Floats, make_clusters, make_codebook
+from doppel.text.topics import Codebook, Floats, make_clusters, make_codebook
 
 if TYPE_CHECKING:
     from doppel.models.encoders import TextFeaturizer

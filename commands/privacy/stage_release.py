@@ -20,7 +20,7 @@ from doppel.files import run_of
 from doppel.privacy.accounting import GaussianRelease
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import DPPlan, PrivacyArguments
-from doppel.words import NoisyWords
+from doppel.text.unexpected import NoisyWords
 
 
 @dataclass(frozen=True)

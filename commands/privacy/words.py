@@ -17,7 +17,7 @@ from datamodules.reading.columns import Columns, reference_columns
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import expand_path
 from doppel.files import read_json_lines, write_json, write_json_lines
-from doppel.words import ENGLISH, NoisyWords, UnexpectedWords, read_vocabulary, words_of
+from doppel.text.unexpected import ENGLISH, NoisyWords, UnexpectedWords, read_vocabulary, words_of
 
 #: What the ledger calls the release.
 STAGE = "words"
@@ -36,7 +36,7 @@ def words(
     """Release the words that private requests say and the public reference hardly does.
 
     Formal guarantees:
-        One Gaussian release of sensitivity 1 (:mod:`doppel.words`) under the noise that the stage announced
+        One Gaussian release of sensitivity 1 (:mod:`doppel.text.unexpected`) under the noise that the stage announced
         (words_noise_multiplier), q = 1, in its scope. Choices of units and sums without noise stay in the memory of
         this process. What is shown is computed from the noisy sums, the vocabulary and the reference, and leaves it in
         the line of the ledger that pays, once (:meth:`StageRelease.once`). Where that left it out, nothing is written.

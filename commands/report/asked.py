@@ -13,9 +13,9 @@ from commands.report.released import Release, sampling_interval
 from commands.report.supported import Supported
 from commands.run_folder.systems import system
 from datamodules.reading.attribute_codes import BETWEEN
-from doppel.contrast import stem_of
 from doppel.lispress import valid_function_types
-from doppel.topics import UNLIKE
+from doppel.text.contrast import stem_of
+from doppel.text.topics import UNLIKE
 
 #: Samples that a function must have, where no shares were released: fewer tell little, and show no three examples.
 FEWEST = 5

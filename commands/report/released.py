@@ -21,7 +21,7 @@ from datamodules.reading.attribute_codes import AttributeCodes
 from doppel.privacy.histogram import CONFIDENCE, Z, largest_noise
 from doppel.resampling import tree_vector
 from doppel.tables.schema import Column, Schema
-from doppel.topics import UNLIKE
+from doppel.text.topics import UNLIKE
 
 
 @dataclass(frozen=True)

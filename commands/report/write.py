@@ -175,7 +175,7 @@ def _by_topics(drawn: _Drawn, num_topics: int) -> _Drawn:
         DataError: They are too few.
     """
     from commands.privacy.feature_extractors import embed
-    from doppel.topics import make_codebook
+    from doppel.text.topics import make_codebook
 
     main = drawn.main
     if any(sample.names for sample in drawn.shown[main]):

@@ -33,7 +33,7 @@ from doppel.errors import UserError
 from doppel.files import run_of
 from doppel.settings.yaml_files import dump, read_yaml
 from doppel.tables.schema import plain
-from doppel.topics import Codebook
+from doppel.text.topics import Codebook
 
 #: Samples where nobody says how many.
 _NUM = 5000

@@ -12,7 +12,7 @@ from doppel.privacy.gdp import mu_of
 from doppel.privacy.histogram import NoisyHistogram
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import DPPlan, PrivacyArguments
-from doppel.words import NoisyWords
+from doppel.text.unexpected import NoisyWords
 
 #: What the ledger calls a round of votes.
 STAGE = "votes"

@@ -18,7 +18,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from doppel.lispress.expression import STRING_BODY_PATTERN, SYMBOL_PATTERN, String
-from doppel.occurrences import Strings, fold, merged
+from doppel.text.occurrences import Strings, fold, merged
 
 _TOKEN = re.compile(rf'([()^])|"({STRING_BODY_PATTERN})"|({SYMBOL_PATTERN})|(\S)', re.DOTALL)
 _MARK, _STRING, _SYMBOL = 1, 2, 3
@@ -146,9 +146,9 @@ class _Form:
 def to_slots(tree: str, utterance: str, kinds: SlotKinds) -> Slotted:
     """Put slots in place of the strings of a tree that have a kind, and of every occurrence of them in its utterance.
 
-    What an occurrence is, says :class:`~doppel.occurrences.Strings`; those that overlap become the slot of the longest.
-    A name is also one without its title and what tells it from others: ``Dr. Ana Cruz`` occurs as ``Ana Cruz``, and
-    ``Ana2`` as ``Ana``.
+    What an occurrence is, says :class:`~doppel.text.occurrences.Strings`; those that overlap become the slot of the
+    longest. A name is also one without its title and what tells it from others: ``Dr. Ana Cruz`` occurs as ``Ana
+    Cruz``, and ``Ana2`` as ``Ana``.
     A string that the utterance does not have becomes a slot in the tree alone. Strings of one kind that are equal as
     they are compared, such as those that differ in case, share a slot.
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from doppel.errors import DataError
-from doppel.occurrences import Strings
+from doppel.text.occurrences import Strings
 
 _FOLDS = 5
 
@@ -88,7 +88,7 @@ def _words(text: str) -> list[str]:
 def replayed(samples: Iterable[str], strings: Sequence[str]) -> list[dict[str, Any]]:
     """Count hidden strings, such as canaries and names, in samples of a model that learnt from redacted text.
 
-    A string counts in whole words (:class:`~doppel.occurrences.Strings`), once a sample. A common name stands in
+    A string counts in whole words (:class:`~doppel.text.occurrences.Strings`), once a sample. A common name stands in
     samples by chance too: compare with names that were in no training text.
 
     Args:

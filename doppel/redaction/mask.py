@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from doppel.errors import UserError
 from doppel.lispress.expression import STRING_BODY_PATTERN
-from doppel.occurrences import fold_character
+from doppel.text.occurrences import fold_character
 
 #: What stands in place of hidden words.
 MASK = "[MASK]"

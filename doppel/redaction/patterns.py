@@ -13,8 +13,8 @@ from typing import Any, Literal, get_args
 
 from doppel.errors import DataError, UserError
 from doppel.files import read_list
-from doppel.occurrences import Strings, fold
 from doppel.redaction.mask import Rule, Span, key_of
+from doppel.text.occurrences import Strings, fold
 
 Pattern = Literal["email", "phone", "number"]
 PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
@@ -65,7 +65,7 @@ class Expression:
 
 
 class WordList:
-    """Words and phrases of a list, however they are written (:class:`~doppel.occurrences.Strings`).
+    """Words and phrases of a list, however they are written (:class:`~doppel.text.occurrences.Strings`).
 
     One is also found as a part of what stands between blanks, such as ``Ana`` in ``Ana/Bob``, all of which is hidden
     then; another form of it ("Anas") is not.

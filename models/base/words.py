@@ -1,4 +1,4 @@
-"""Write the vocabulary of :mod:`doppel.words`: English word forms, the rarest first, without function words.
+"""Write the vocabulary of :mod:`doppel.text.unexpected`: English word forms, the rarest first, without function words.
 
     pip install wordfreq==3.1.1 && python -m models.base.words
 
@@ -12,7 +12,7 @@ import gzip
 
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
-from doppel.words import ENGLISH, words_of
+from doppel.text.unexpected import ENGLISH, words_of
 
 #: Forms of three occurrences in 10⁸ words or more (Zipf 1.5): esim, monzo and revolut are among them.
 _LEAST_ZIPF = 1.5

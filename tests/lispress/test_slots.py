@@ -12,7 +12,7 @@ from datamodules.reading.examples import read_examples
 from doppel.grammar.slot_table import SHIPPED, slot_table
 from doppel.lispress import List, String, Symbol, anonymise, is_valid, read, write
 from doppel.lispress.slots import SlotKinds, distinct_values, fill_tree, fill_utterance, slots_of, to_slots
-from doppel.occurrences import fold
+from doppel.text.occurrences import fold
 from tests.lispress.lispress_trees import programs
 
 KINDS = SlotKinds({"person": ["PersonName.apply", "PersonName"], "event": ["Event.subject_?"], "other": [":output"]})

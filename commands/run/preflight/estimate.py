@@ -35,7 +35,7 @@ from doppel.evolution.budget import Outlook
 from doppel.models.footprint import Footprint, Micro, footprint
 from doppel.models.memory import described
 from doppel.privacy.session import checkpoint_every
-from doppel.topics import UNLIKE, make_codebook
+from doppel.text.topics import UNLIKE, make_codebook
 
 if TYPE_CHECKING:
     from lightning_modules.causal_lm import CausalLM

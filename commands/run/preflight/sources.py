@@ -35,7 +35,7 @@ from doppel.grammar.slot_table import SHIPPED, slot_table
 from doppel.lispress.api_table import read_api_names
 from doppel.lispress.tree_names import TREES, read_tree_names
 from doppel.privacy.card import origins_of
-from doppel.words import read_vocabulary
+from doppel.text.unexpected import read_vocabulary
 
 #: Turns of the reference whose quoted strings are looked at.
 _TURNS = 2000

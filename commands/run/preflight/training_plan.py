@@ -26,7 +26,7 @@ from doppel.privacy.accounting import CalibrationError, Mechanism
 from doppel.privacy.histogram import largest_noise
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import DPPlan, PrivacyArguments, num_steps, usual_batch_size
-from doppel.topics import num_themes
+from doppel.text.topics import num_themes
 
 #: A step that draws a larger share of the units gains little from their being drawn at random.
 LARGE_RATE = 0.25

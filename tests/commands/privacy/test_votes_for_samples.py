@@ -25,7 +25,7 @@ from doppel.errors import UserError
 from doppel.privacy import histogram
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import plan
-from doppel.topics import Codebook
+from doppel.text.topics import Codebook
 
 SIGMA, EPSILON, UNITS = 4.0, 4.0, 400
 KINDS = ("alarm", "pizza", "weather")

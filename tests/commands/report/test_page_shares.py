@@ -29,7 +29,7 @@ from doppel.privacy.histogram import NoisyHistogram, add_noise, unit_sums
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments
 from doppel.resampling import pool_bins, tree_vector
-from doppel.topics import UNLIKE
+from doppel.text.topics import UNLIKE
 
 SIGMA, UNITS = 5.0, 2000
 NO_NAMES = read_names(None)

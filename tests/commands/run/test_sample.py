@@ -28,7 +28,7 @@ from commands.run_folder.manifest import Manifest
 from commands.run_folder.systems import system
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import plan
-from doppel.topics import Codebook
+from doppel.text.topics import Codebook
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -27,10 +27,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from doppel.contrast import words_of_groups
 from doppel.errors import DataError, UserError
 from doppel.files import read_json_lines, write_json_lines
 from doppel.nearest import cosines, nearest, normalised, whole
+from doppel.text.contrast import words_of_groups
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]

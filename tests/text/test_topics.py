@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from doppel.contrast import words_of_groups
 from doppel.errors import DataError
 from doppel.privacy.histogram import unit_sums
-from doppel.topics import NO_NAME, UNLIKE, Codebook, _grouped, make_clusters, make_codebook
+from doppel.text.contrast import words_of_groups
+from doppel.text.topics import NO_NAME, UNLIKE, Codebook, _grouped, make_clusters, make_codebook
 
 TEXTS = ["wake me at six", "set an alarm for seven", "alarm at nine"] * 10 + ["order a pizza", "pizza with olives"] * 10
 
@@ -59,7 +59,7 @@ def test_themes_are_divided_into_topics_by_their_size_and_names_differ() -> None
 def test_themes_are_the_groups_of_texts_in_any_order_and_of_any_number(
     in_tree: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("doppel.topics._IN_TREE", in_tree)
+    monkeypatch.setattr("doppel.text.topics._IN_TREE", in_tree)
     sizes, rng = (150, 90, 60, 40, 30, 30), np.random.default_rng(4)
     public = [f"{axis} {i}" for axis, size in enumerate(sizes) for i in range(size)]
     own = np.concatenate([around(axis, size, rng) for axis, size in enumerate(sizes)])
@@ -73,7 +73,7 @@ def test_themes_are_the_groups_of_texts_in_any_order_and_of_any_number(
 
 
 def test_a_text_that_is_there_very_often_leaves_the_others_their_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("doppel.topics._IN_TREE", 10)
+    monkeypatch.setattr("doppel.text.topics._IN_TREE", 10)
     rng = np.random.default_rng(0)
     for _ in range(40):
         times = rng.integers(1, 12, 8)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from commands.report.unexpected import findings
 from doppel.errors import DataError
 from doppel.privacy.histogram import unit_sums
-from doppel.words import ENGLISH, MOST_ROWS, NoisyWords, UnexpectedWords, read_vocabulary
+from doppel.text.unexpected import ENGLISH, MOST_ROWS, NoisyWords, UnexpectedWords, read_vocabulary
 
 VOCABULARY = ["dentist", "rental", "taxi", "weather", "song", "play", "the"]
 REFERENCE = ["play the song", "play the weather song", "the song"] * 50
