@@ -76,6 +76,7 @@ class DifferentialPrivacy(Callback):
         self.spent: float | None = None  # ε of the ledger, as of the last twentieth of the steps
         self.step: PrivateStep | None = None
         self._loss_scale = 1.0
+        self._planned_steps = 0  # of this stage
         self._num_steps = 0  # that the weights have
         self._first_step = 0  # of this fit
         self._last_step = 0  # after which the training ends
@@ -126,6 +127,7 @@ class DifferentialPrivacy(Callback):
         data = cast(PrivateData, trainer.datamodule)  # type: ignore[attr-defined]
         privacy, before = self.privacy, self._restored
         self.spec, planned_steps = plan_stage(privacy, data, trainer.max_epochs, before)
+        self._planned_steps = planned_steps
         wanted_steps = planned_steps if trainer.max_steps < 0 else min(trainer.max_steps, planned_steps)
         self._num_steps = 0 if before is None else before["num_steps"]
         if privacy.bands != 1 and (reasons := refusals_of_bands(trainer, data, trainer.optimizers)):
@@ -181,7 +183,7 @@ class DifferentialPrivacy(Callback):
         for optimizer in trainer.optimizers:
             self._untrained.refuse_strangers(optimizer)
             if isinstance(optimizer, DPAdam):
-                optimizer.bind(self.spec.noise_scale)
+                optimizer.bind(self.spec.noise_scale, self._planned_steps)
         unchecked = check_row_independence(pl_module)
         if unchecked is not None:  # the ledger, and so every card, names it
             text = f"that the loss of a row depends on that row alone was not checked: {unchecked}"

@@ -95,8 +95,8 @@ class CausalLM(LogicalBatchModule):
             ``max_tokens_per_micro_batch`` saves memory without that time.
         cuda_graphs: ``auto``: on a GPU each shape of a micro-batch is recorded once and then computed without the host,
             which small models wait for; what cannot be recorded goes on as ever, and one line says so. ``off``: never.
-        optimizer: Optimiser; by default DPAdam, which without privacy is AdamW, with a rate of its own for each
-            (:data:`~lightning_modules.training.default_optimizer.RATES`) and no weight decay.
+        optimizer: Optimiser; by default DPAdam, which without privacy is AdamW, at 2e-3 (8e-3 for LoRA with privacy)
+            without weight decay (:mod:`~lightning_modules.training.default_optimizer`).
         lr_scheduler: Scheduler, stepped once per logical batch; constant by default.
         sampling: How ``predict`` samples text.
     """

@@ -55,7 +55,7 @@ class PlainAdam(DPAdam):
         super().__init__(params, lr)
         self._warmup, self._taken = warmup, 0
 
-    def bind(self, noise_scale: float) -> None:
+    def bind(self, noise_scale: float, num_steps: int) -> None:
         """Stay AdamW."""
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -84,7 +84,7 @@ class CorrectedAdam(DPAdam):
         super().__init__(params, lr)
         self._noise_ratio, self._floor, self._own = noise_ratio, floor, 0.0
 
-    def bind(self, noise_scale: float) -> None:
+    def bind(self, noise_scale: float, num_steps: int) -> None:
         """Take the standard deviation of independent noise on a mean gradient."""
         self._own = noise_scale * self._noise_ratio
 
@@ -153,17 +153,17 @@ class Cell:
 def cells() -> list[Cell]:
     """All there are, the cheapest question first."""
     dp, adam = "DPAdam", "AdamW"
-    found = [Cell(dp, 2.4e-3, bands) for bands in (8, 1, 4, 16)]
+    found = [Cell(dp, 2e-3, bands) for bands in (8, 1, 4, 16)]
     found += [Cell(adam, rate) for rate in (1e-3, 2e-3, 0.6e-3)]
     found += [Cell("AdamW-BC", rate, bands) for bands in (1, 8) for rate in (1e-3, 2e-3)]
     found += [Cell(f"{adam}, warm-up", 3e-3, 8)]
-    found += [Cell(dp, rate, bands) for bands in (1, 8, 16) for rate in (1.2e-3, 4.8e-3)]
-    found += [Cell(dp, rate, bands, 3_043) for bands in (1, 4) for rate in (2.4e-3, 1.2e-3, 4.8e-3)]
+    found += [Cell(dp, rate, bands) for bands in (1, 8, 16) for rate in (1e-3, 4e-3)]
+    found += [Cell(dp, rate, bands, 3_043) for bands in (1, 4) for rate in (2e-3, 1e-3, 4e-3)]
     found += [Cell(adam, rate, 1, 3_043) for rate in (1e-3, 2e-3)]
-    found += [Cell(dp, 2.4e-3, bands, seed=seed) for seed in (2, 3) for bands in (8, 16, 1)]
+    found += [Cell(dp, 2e-3, bands, seed=seed) for seed in (2, 3) for bands in (8, 16, 1)]
     found += [Cell(adam, 1e-3, seed=seed) for seed in (2, 3)]
-    found += [Cell(adam, 2e-3, lora=True), Cell(dp, 9.6e-3, 8, lora=True), Cell(dp, 4.8e-3, 8, lora=True)]
-    return [*found, Cell(dp, 9.6e-3, 1, lora=True), Cell(dp, 9.6e-3, 16, lora=True), Cell(dp, 19.2e-3, 8, lora=True)]
+    found += [Cell(adam, 2e-3, lora=True), Cell(dp, 8e-3, 8, lora=True), Cell(dp, 4e-3, 8, lora=True)]
+    return [*found, Cell(dp, 8e-3, 1, lora=True), Cell(dp, 8e-3, 16, lora=True), Cell(dp, 16e-3, 8, lora=True)]
 
 
 def noise_multipliers(cell: Cell) -> tuple[float, float]:

@@ -61,6 +61,7 @@ class Watch(Callback):
         self.paid.append(rounds(self.folder))
         self.noise.append(pl_module.step_policy._noise)
         assert optimizer._noise_scale == pl_module.step_policy.spec.noise_scale
+        assert optimizer._num_steps == NUM_STEPS
 
 
 def test_a_round_is_paid_with_its_first_step_and_draws_a_unit_once(

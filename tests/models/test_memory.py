@@ -111,7 +111,7 @@ def test_bands_hold_earlier_noise_and_their_optimiser_one_mean() -> None:
     assert banded.peak - plain.peak == banded.noise - plain.trained
     weights = [p for p in model.parameters() if p.requires_grad]
     optimizer = DPAdam(weights)
-    optimizer.bind(1.0)
+    optimizer.bind(1.0, 1)
     for weight in weights:
         weight.grad = torch.zeros_like(weight)
     optimizer.step()

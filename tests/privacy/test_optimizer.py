@@ -12,6 +12,9 @@ from torch import Tensor, nn
 from doppel.privacy.optimizer import DPAdam
 
 LR, SCALE = 0.02, 0.25
+#: T, and by how much the rate of so many steps is raised: one over the mean of 1 - .9, 1 - .9², …
+STEPS = 9
+FACTOR = STEPS / sum(1 - 0.9**t for t in range(1, STEPS + 1))
 
 
 def model() -> nn.Module:
@@ -41,17 +44,28 @@ def test_without_noise_it_is_adamw_to_the_bit(weight_decay: float) -> None:
 
 
 def test_a_weight_moves_by_the_mean_gradient_over_the_scale_of_the_noise() -> None:
-    """Momentum .9, dampened, from zero, and no bias correction."""
+    """Momentum .9, dampened, from zero, and no bias correction but the same factor for all steps."""
     own = model()
     optimizer = DPAdam(own.parameters(), lr=LR)
-    optimizer.bind(SCALE)
+    optimizer.bind(SCALE, STEPS)
     found = take(own, optimizer, range(9))
     for start, end, *given in zip(model().parameters(), found, *map(gradients, range(9)), strict=True):
         weight, mean = start.detach().double(), torch.zeros(start.shape, dtype=torch.float64)
         for gradient in given:
             mean = 0.9 * mean + 0.1 * gradient.double()
-            weight = weight - LR * mean / SCALE
+            weight = weight - LR * FACTOR * mean / SCALE
         torch.testing.assert_close(end.double(), weight, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("steps", [1, 18, 59, 400])
+def test_a_constant_gradient_moves_a_weight_as_far_at_any_number_of_steps(steps: int) -> None:
+    weight = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    optimizer = DPAdam([weight], lr=LR)
+    optimizer.bind(SCALE, steps)
+    for _ in range(steps):
+        weight.grad = torch.full_like(weight, SCALE)
+        optimizer.step()
+    assert weight.item() == pytest.approx(-LR * steps)
 
 
 def test_it_is_linear_so_what_a_later_step_takes_back_is_taken_back() -> None:
@@ -67,7 +81,7 @@ def test_it_is_linear_so_what_a_later_step_takes_back_is_taken_back() -> None:
 
     def bound(parameters: Any) -> DPAdam:
         optimizer = DPAdam(parameters, lr=LR)
-        optimizer.bind(SCALE)
+        optimizer.bind(SCALE, STEPS)
         return optimizer
 
     assert end(bound).abs() < 1e-5 < 1e-3 < end(DPAdam).abs()
@@ -76,7 +90,7 @@ def test_it_is_linear_so_what_a_later_step_takes_back_is_taken_back() -> None:
 def test_weight_decay_is_decoupled() -> None:
     weight = nn.Parameter(torch.ones(3))
     optimizer = DPAdam([weight], lr=LR, weight_decay=0.5)
-    optimizer.bind(SCALE)
+    optimizer.bind(SCALE, STEPS)
     weight.grad = torch.zeros(3)
     optimizer.step()
     torch.testing.assert_close(weight.detach(), torch.full((3,), 1 - LR * 0.5))
@@ -86,21 +100,21 @@ def test_a_checkpoint_holds_the_mean_alone_and_goes_on_to_the_bit() -> None:
     whole, parts = model(), model()
     optimizers = [DPAdam(trained.parameters(), lr=LR) for trained in (whole, parts)]
     for optimizer in optimizers:
-        optimizer.bind(SCALE)
+        optimizer.bind(SCALE, STEPS)
     expected = take(whole, optimizers[0], range(6))
     take(parts, optimizers[1], range(3))
     kept = copy.deepcopy(optimizers[1].state_dict())
     assert all(list(state) == ["exp_avg"] for state in kept["state"].values()) and len(kept["state"]) == 4
     again = DPAdam(parts.parameters(), lr=LR)
     again.load_state_dict(kept)
-    again.bind(SCALE)
+    again.bind(SCALE, STEPS)
     assert all(torch.equal(a, b) for a, b in zip(take(parts, again, range(3, 6)), expected, strict=True))
 
 
 def test_schedules_closures_and_weights_without_a_gradient_are_as_in_any_optimiser() -> None:
     used, unused = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
     optimizer = DPAdam([{"params": [unused]}, {"params": [used], "lr": 1.0}], lr=LR)
-    optimizer.bind(SCALE)
+    optimizer.bind(SCALE, STEPS)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 - step)
 
     def closure() -> float:
@@ -108,10 +122,10 @@ def test_schedules_closures_and_weights_without_a_gradient_are_as_in_any_optimis
         return 3.0
 
     assert optimizer.step(closure) == 3.0
-    assert used.item() == pytest.approx(-0.1 / SCALE) and unused.item() == 0.0
+    assert used.item() == pytest.approx(-0.1 * FACTOR / SCALE) and unused.item() == 0.0
     schedule.step()
     optimizer.step()
-    assert used.item() == pytest.approx(-0.1 / SCALE)
+    assert used.item() == pytest.approx(-0.1 * FACTOR / SCALE)
 
 
 def test_a_training_that_adamw_has_begun_goes_on_as_adamw() -> None:
@@ -122,7 +136,7 @@ def test_a_training_that_adamw_has_begun_goes_on_as_adamw() -> None:
     begun.step()
     other.data.copy_(weight.data)
     own.load_state_dict(copy.deepcopy(begun.state_dict()))
-    own.bind(0.3)
+    own.bind(0.3, STEPS)
     weight.grad = other.grad = torch.tensor([0.2, 1.0, -1.0])
     begun.step()
     own.step()

@@ -30,7 +30,7 @@ def stepped(optimizer: torch.optim.Optimizer, weight: torch.nn.Parameter, gradie
 def test_plain_adam_stays_adamw_when_it_is_bound() -> None:
     own, other = (torch.nn.Parameter(torch.ones(1)) for _ in range(2))
     plain = PlainAdam([own], lr=0.1)
-    plain.bind(3.0)
+    plain.bind(3.0, 3)
     reference = torch.optim.AdamW([other], lr=0.1, weight_decay=0.0)
     assert stepped(plain, own, (1.0, -0.5, 2.0)) == stepped(reference, other, (1.0, -0.5, 2.0))
 
@@ -45,10 +45,10 @@ def test_corrected_adam_takes_the_noise_from_the_second_moment() -> None:
     """At a constant gradient g the corrected moments are g and g² - (ratio · std)², of which the floor is the least."""
     weight, floored = (torch.nn.Parameter(torch.zeros(1)) for _ in range(2))
     corrected = CorrectedAdam([weight], lr=0.1, noise_ratio=2.0, floor=0.5)
-    corrected.bind(2.0)
+    corrected.bind(2.0, 1)
     assert stepped(corrected, weight, [5.0])[0] == pytest.approx(-0.1 * 5 / 3, rel=1e-5)
     corrected = CorrectedAdam([floored], lr=0.1, noise_ratio=2.0, floor=0.5)
-    corrected.bind(2.0)
+    corrected.bind(2.0, 1)
     assert stepped(corrected, floored, [1.0])[0] == pytest.approx(-0.1 * 1 / 2, rel=1e-5)
 
 
@@ -78,7 +78,7 @@ def test_cells_are_trained_once_and_go_on(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(optimizers, "losses", lambda *_: {"cross_entropy_per_word": 4.5})
     monkeypatch.setattr(optimizers, "weights_noise", lambda _: 0.8)
     monkeypatch.setattr(optimizers, "version", lambda: "abc")
-    names = ["n3043-DPAdam-0.0024-b4-s1", "n3043-AdamW-0.001-b1-s1"]
+    names = ["n3043-DPAdam-0.002-b4-s1", "n3043-AdamW-0.001-b1-s1"]
     words = [str(tmp_path), "--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "table.csv"), "--cells", *names]
     with pytest.raises(SystemExit, match="log"):
         optimizers.main(words)
@@ -86,7 +86,7 @@ def test_cells_are_trained_once_and_go_on(tmp_path: Path, monkeypatch: pytest.Mo
     assert started == [names[0], names[1], names[1]] and resumed == [False, False, True]
     table = pd.read_csv(tmp_path / "table.csv")
     told = table[table.metric == "cross_entropy_per_word"]
-    assert set(told.setting) == {"DPAdam, rate 2.4e-3, 4 bands", "AdamW, rate 1e-3, 1 band"}
+    assert set(told.setting) == {"DPAdam, rate 2e-3, 4 bands", "AdamW, rate 1e-3, 1 band"}
     assert json.loads((tmp_path / "runs" / names[0] / "cell.json").read_text())["cell"]["units"] == 3_043
 
 
@@ -101,7 +101,7 @@ def test_samples_of_what_has_three_seeds_are_compared_once(tmp_path: Path, monke
         return SimpleNamespace(returncode=0)
 
     monkeypatch.setattr(optimizers.subprocess, "run", step)
-    cell = Cell("DPAdam", 2.4e-3, 8, seed=2)
+    cell = Cell("DPAdam", 2e-3, 8, seed=2)
     assert cell.is_sampled and not Cell("DPAdam", 4.8e-3, 8).is_sampled
     (tmp_path / "cell.json").write_text(json.dumps({"cell": {}, "metrics": {"minutes": 3}}))
     for _ in range(2):
