@@ -18,9 +18,9 @@ from datamodules.reading.example import Example
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import expand_path, is_embedded
 from doppel.errors import DataError
-from doppel.parsing.actions import split_source
 from doppel.parsing.oracle import Actions, encode
 from doppel.parsing.vocabulary import PAD, ActionVocabulary
+from doppel.text.words import pieces_of
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +146,7 @@ def collate(examples: Sequence[_Example], num_actions: int) -> ParserBatch:
 def _examples(turns: Sequence[Example], vocabulary: ActionVocabulary) -> list[_Example]:
     """Pieces of the utterance and actions of the turns that can be written as such."""
     encoded = ((turn, encode(_tree(turn), turn.utterance, vocabulary)) for turn in turns)
-    return [(split_source(turn.utterance), actions) for turn, actions in encoded if actions is not None]
+    return [(pieces_of(turn.utterance), actions) for turn, actions in encoded if actions is not None]
 
 
 def _tree(turn: Example) -> str:

@@ -21,9 +21,9 @@ from datamodules.reading.files import expand_path
 from doppel.errors import UserError
 from doppel.metrics.parser_metrics import parser_metric_collection
 from doppel.models.activations import attention_for
-from doppel.parsing.actions import split_source
 from doppel.parsing.vocabulary import ActionVocabulary
 from doppel.privacy.checkpoint import read_checkpoint
+from doppel.text.words import pieces_of
 from lightning_modules.parsing.action_decoder import DecoderArguments
 from lightning_modules.parsing.greedy import greedy_parse
 from lightning_modules.parsing.parser_network import ParserLosses, ParserNetwork
@@ -154,7 +154,7 @@ class SemanticParser(LogicalBatchModule):
         with tqdm(total=len(utterances), desc="parsing", unit="utterance", disable=None if progress else True) as bar:
             for start in range(0, len(order), self.max_rows):
                 part = order[start : start + self.max_rows]
-                sources = [split_source(utterances[i]) for i in part]
+                sources = [pieces_of(utterances[i]) for i in part]
                 machines, scores = greedy_parse(network, vocabulary, sources, self.max_actions)
                 for index, source, machine, score in zip(part, sources, machines, scores, strict=True):
                     trees[index] = machine.lispress(source), score

@@ -17,7 +17,8 @@ from datamodules.reading.columns import Columns, reference_columns
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import expand_path
 from doppel.files import read_json_lines, write_json, write_json_lines
-from doppel.text.unexpected import ENGLISH, NoisyWords, UnexpectedWords, read_vocabulary, words_of
+from doppel.text.unexpected import ENGLISH, NoisyWords, UnexpectedWords, read_vocabulary
+from doppel.text.words import words_of
 
 #: What the ledger calls the release.
 STAGE = "words"

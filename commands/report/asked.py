@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,8 +13,8 @@ from commands.report.supported import Supported
 from commands.run_folder.systems import system
 from datamodules.reading.attribute_codes import BETWEEN
 from doppel.lispress import valid_function_types
-from doppel.text.contrast import stem_of
 from doppel.text.topics import UNLIKE
+from doppel.text.words import stem_of, words_of
 
 #: Samples that a function must have, where no shares were released: fewer tell little, and show no three examples.
 FEWEST = 5
@@ -294,7 +293,7 @@ def _saying(own: Sequence[Sample], words: Sequence[str]) -> Sequence[Sample]:
     sentence does; one that says such a word does so more often.
     """
     stems = {stem_of(word) for word in words}
-    return [sample for sample in own if stems & {stem_of(word) for word in _words(sample.utterance)}] or own
+    return [sample for sample in own if stems & {stem_of(word) for word in words_of(sample.utterance)}] or own
 
 
 def examples(own: Sequence[Sample], everywhere: Mapping[str, float]) -> tuple[str, ...]:
@@ -310,11 +309,11 @@ def examples(own: Sequence[Sample], everywhere: Mapping[str, float]) -> tuple[st
     by_text = {sample.utterance: sample for sample in reversed(own)}
     place = {sample.utterance: i for i, sample in reversed(list(enumerate(own)))}
     gains = {word: share - everywhere[word] for word, share in word_shares(own).items()}
-    labels = [_words(sample.label) for sample in own if sample.label is not None]
+    labels = [frozenset(words_of(sample.label)) for sample in own if sample.label is not None]
     named = frozenset.intersection(*labels) if labels else frozenset()  # of several attributes that of the row
 
     def key(text: str) -> tuple[int, float, int]:
-        words = _words(text)
+        words = frozenset(words_of(text))
         said = sum(sorted((gains[word] for word in words), reverse=True)[:_WORDS_THAT_SAY])
         length = abs(len(text.split()) - _TYPICAL_WORDS) + len(by_text[text].names)
         return -len(named & words), _LENGTH_COUNTS * length - said, place[text]
@@ -322,11 +321,7 @@ def examples(own: Sequence[Sample], everywhere: Mapping[str, float]) -> tuple[st
     return tuple(sorted(by_text, key=key)[:_EXAMPLES])
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(re.findall(r"[^\W_]+", text.lower()))
-
-
 def word_shares(samples: Sequence[Sample]) -> dict[str, float]:
     """Return of each word the share of the samples that have it."""
-    counts = Counter(word for sample in samples for word in _words(sample.utterance))
+    counts = Counter(word for sample in samples for word in {*words_of(sample.utterance)})
     return {word: count / len(samples) for word, count in counts.items()}

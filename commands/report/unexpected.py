@@ -10,7 +10,8 @@ from typing import Any
 from commands.privacy.coverage import gaps, ledger_of
 from commands.report.asked import Sample, examples, word_shares
 from commands.run_folder.run_folder import RunFolder
-from doppel.text.unexpected import TIMES, words_of
+from doppel.text.unexpected import TIMES
+from doppel.text.words import words_of
 
 #: Two words belong together where so many of the samples that say the rarer one say both.
 _TOGETHER = 0.2

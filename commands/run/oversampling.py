@@ -12,7 +12,7 @@ from commands.run_folder.steps import SHARES
 from commands.run_folder.systems import System
 from doppel.errors import UserError
 from doppel.files import read_json_lines
-from doppel.text.unexpected import words_of
+from doppel.text.words import words_of
 
 #: Texts for each one of a topic: the model's share of it differs from the released one, which noise can make tiny.
 _MARGIN, _MOST = 1.3, 200

@@ -6,7 +6,6 @@ import hashlib
 import re
 import secrets
 import string
-import unicodedata
 from array import array
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from datamodules.reading.example import Placed
 from doppel.grammar.slot_table import SHIPPED, slot_table
+from doppel.text.forms import caseless
 
 #: Letters of an utterance that two people seldom say alike: some seven words of English.
 LONG = 30
@@ -158,7 +158,7 @@ def plain(text: str) -> bytes:
     """Normalise a text to letters and digits in one case, as UTF-8, with compatible forms merged (NFKC)."""
     if text.isascii():
         return text.encode("ascii").translate(_LOWER, _NOT_ALNUM)
-    return _NO_ALNUM.sub("", _folded(text)).encode()
+    return _NO_ALNUM.sub("", caseless(text)).encode()
 
 
 def form_of(text: str) -> Form:
@@ -176,7 +176,7 @@ def form_of(text: str) -> Form:
 
 def words_of(text: str) -> list[str]:
     """Return the words of a text, whose letters together are those of :func:`form_of`."""
-    return _NO_LETTERS.sub(" ", _folded(text)).split()
+    return _NO_LETTERS.sub(" ", caseless(text)).split()
 
 
 def remembering(placed: Iterable[Placed], key: Hashable) -> Iterator[Placed]:
@@ -199,8 +199,4 @@ def _digest(said: bytes) -> bytes:
 def _letters(text: str) -> bytes:
     if text.isascii():
         return text.encode("ascii").translate(_LOWER, _NOT_LETTERS)
-    return _NO_LETTERS.sub("", _folded(text)).encode()
-
-
-def _folded(text: str) -> str:
-    return unicodedata.normalize("NFKC", text).casefold()
+    return _NO_LETTERS.sub("", caseless(text)).encode()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from doppel.errors import UserError
 from doppel.evolution.candidates import Candidate, Prompt, distinct
 from doppel.evolution.generators.protocol import Generator
 from doppel.evolution.population import choose, largest_remainder, spread
+from doppel.text.forms import normalise
 
 Vectors = NDArray[np.floating]
 Embed = Callable[[Sequence[str]], Vectors]
@@ -126,7 +126,7 @@ def refuse_one_text(texts: Sequence[str]) -> None:
     Raises:
         UserError: They are, and no few.
     """
-    plain = [re.sub(r"[\W_]+", " ", text).casefold().strip() or text for text in texts]
+    plain = [normalise(text) or text for text in texts]
     if not plain:
         return
     ((text, number),) = Counter(plain).most_common(1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
 
@@ -12,16 +10,10 @@ from scipy.sparse import csr_matrix
 from sklearn.feature_extraction.text import CountVectorizer
 from tqdm import tqdm
 
-_APOSTROPHES = re.compile(r"['’`]")
-_NOT_WORD = re.compile(r"[\W_]+")
+from doppel.text.forms import normalise
+
 _SLACK = 1e-9  # against 0.8 * 15 = 12.000000000000002 and the like
 _BATCH, _PART = 64, 2**14  # queries, and indexed texts, that are compared at a time
-
-
-def normalise(text: str) -> str:
-    """Normalise case, punctuation and whitespace, so that trivial edits do not hide a copy."""
-    text = unicodedata.normalize("NFKC", text).casefold()
-    return _NOT_WORD.sub(" ", _APOSTROPHES.sub("", text)).strip()
 
 
 def words(text: str) -> frozenset[str]:

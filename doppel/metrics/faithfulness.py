@@ -7,6 +7,7 @@ from collections import Counter
 
 from doppel.lispress.expression import STRING_BODY_PATTERN
 from doppel.metrics.anonymous_graph import anonymous_graph
+from doppel.text.forms import one_line
 
 #: A quoted string, but for the names of fields, which ``Path.apply`` takes and nobody says.
 _NAME = re.compile(rf'(?<!Path\.apply )"({STRING_BODY_PATTERN})"', re.DOTALL)
@@ -29,9 +30,5 @@ def names_said(utterance: str, tree: str) -> int:
 
     Nearly all are said verbatim: 99.5 % of the 970 in the published validation turns of SMCalFlow.
     """
-    said, names = _plain(utterance), _NAME.findall(tree)
-    return sum(_plain(name) in said for name in names)
-
-
-def _plain(text: str) -> str:
-    return " ".join(text.casefold().split())
+    said, names = one_line(utterance), _NAME.findall(tree)
+    return sum(one_line(name) in said for name in names)

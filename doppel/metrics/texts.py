@@ -24,7 +24,7 @@ def commonest(texts: Sequence[str]) -> float:
 
 
 def mean_words(utterances: Sequence[str]) -> float:
-    """Return the mean number of space-separated words an utterance."""
+    """Return the mean number of words, between blanks, an utterance."""
     return sum(len(utterance.split()) for utterance in utterances) / len(utterances) if utterances else _NAN
 
 

@@ -9,8 +9,8 @@ from doppel.lispress import Counting, valid_function_types
 
 
 def count_words(utterances: Iterable[str]) -> Counter[str]:
-    """Count words: utterances split on spaces, case and punctuation kept."""
-    return Counter(word for utterance in utterances for word in utterance.split(" ") if word)
+    """Count words: what stands between blanks, case and punctuation kept."""
+    return Counter(word for utterance in utterances for word in utterance.split())
 
 
 def count_function_types(trees: Iterable[str | None], counting: Counting = "node_labels") -> Counter[str]:

@@ -1,11 +1,8 @@
-"""A parse as the sequence of actions that builds it, and the pieces of an utterance that actions copy."""
+"""A parse as the sequence of actions that builds it."""
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
-
-_PIECE = re.compile(r"\s*(?:\w+|[^\w\s])|\s+")
 
 
 class Actions(NamedTuple):
@@ -21,11 +18,3 @@ class Actions(NamedTuple):
     ids: list[int]
     pointers: list[int]
     copies: list[int]
-
-
-def split_source(utterance: str) -> list[str]:
-    """Cut an utterance into words and single punctuation marks, each with the white space before it.
-
-    ``"".join(pieces) == utterance``; white space at the end of the text is a piece of its own.
-    """
-    return _PIECE.findall(utterance)

@@ -145,7 +145,7 @@ class ParserMachine:
         """Return the graph that was built, its nodes numbered in the order of their actions.
 
         Args:
-            source: The pieces of the utterance, by `doppel.parsing.split_source`, for the strings copied from it.
+            source: The pieces of the utterance, by `doppel.parsing.pieces_of`, for the strings copied from it.
 
         Raises:
             ValueError: The sequence has no END yet.

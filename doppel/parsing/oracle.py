@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from doppel.lispress import String, read, to_graph
-from doppel.parsing.actions import Actions, split_source
+from doppel.parsing.actions import Actions
 from doppel.parsing.build_order import Step, build_steps
 from doppel.parsing.vocabulary import BOS, COPY, END, STRING_CLOSE, STRING_OPEN, ActionVocabulary
+from doppel.text.words import pieces_of
 
 
 def encode(tree: str, utterance: str, vocabulary: ActionVocabulary) -> Actions | None:
@@ -23,7 +24,7 @@ def encode(tree: str, utterance: str, vocabulary: ActionVocabulary) -> Actions |
         LispressError: The tree is not well-formed.
     """
     steps = build_steps(to_graph(read(tree)))
-    return None if steps is None else _encode_steps(steps, split_source(utterance), vocabulary)
+    return None if steps is None else _encode_steps(steps, pieces_of(utterance), vocabulary)
 
 
 def _encode_steps(steps: list[Step], source: list[str], vocabulary: ActionVocabulary) -> Actions | None:
@@ -50,7 +51,7 @@ def _encode_steps(steps: list[Step], source: list[str], vocabulary: ActionVocabu
 
 def _string_actions(text: str, source: Sequence[str], vocabulary: ActionVocabulary) -> list[tuple[int, int]] | None:
     """The action for every piece of a string, with the source piece that it copies or -1."""
-    pieces = split_source(text)
+    pieces = pieces_of(text)
     actions: list[tuple[int, int]] = []
     place = 0
     while place < len(pieces):

@@ -12,8 +12,8 @@ from doppel.errors import UserError
 from doppel.lispress import LispressError, String, read, to_graph
 from doppel.lispress.function_types import bare_symbols
 from doppel.lispress.graph import TYPE, argument_number
-from doppel.parsing.actions import split_source
 from doppel.parsing.build_order import build_steps
+from doppel.text.words import pieces_of
 
 PAD, BOS, END, STRING_OPEN, STRING_CLOSE, COPY = range(6)
 """The actions that every vocabulary starts with."""
@@ -36,7 +36,7 @@ class ActionVocabulary:
         right_arcs: Labels of arcs from an earlier node to the new one; `ROOT` first, then `:type`,
             `:type-arg0` …, `:arg0` …, keywords.
         left_arcs: Labels of arcs from the new node to an earlier one; a part of `right_arcs`, in its order.
-        string_pieces: Pieces of strings, with the white space before them as `split_source` keeps it.
+        string_pieces: Pieces of strings, with the white space before them as `pieces_of` keeps it.
         constants: Those of `nodes` that are written bare rather than as a call without arguments.
     """
 
@@ -74,7 +74,7 @@ class ActionVocabulary:
             constants.update(bare_symbols(expression))
             for step in steps:
                 if step.label.startswith('"'):
-                    pieces.update(split_source(String(step.label[1:-1]).value))
+                    pieces.update(pieces_of(String(step.label[1:-1]).value))
                 else:
                     nodes[step.label] += 1
                 right.update(arc.label for arc in step.right if arc.node >= 0)

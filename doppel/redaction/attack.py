@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ import numpy as np
 
 from doppel.errors import DataError
 from doppel.text.occurrences import Strings
+from doppel.text.words import signs_of
 
 _FOLDS = 5
 
@@ -70,7 +70,7 @@ def classify(sensitive: Sequence[str], safe: Sequence[str], seed: int = 1) -> Ac
     folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
     right = 0.0
     for learnt, held in folds.split(texts, labels):
-        vectorizer = TfidfVectorizer(tokenizer=_words, token_pattern=None, ngram_range=(1, 2))
+        vectorizer = TfidfVectorizer(tokenizer=_signs, token_pattern=None, ngram_range=(1, 2))
         model = LogisticRegression(C=10.0, class_weight="balanced", max_iter=1000)
         odds = model.fit(vectorizer.fit_transform(texts[learnt]), labels[learnt]).decision_function(
             vectorizer.transform(texts[held])
@@ -81,8 +81,8 @@ def classify(sensitive: Sequence[str], safe: Sequence[str], seed: int = 1) -> Ac
     return Accuracy(accuracy, math.sqrt(accuracy * (1 - accuracy) / (2 * num)), 2 * num)
 
 
-def _words(text: str) -> list[str]:
-    return re.findall(r"\[?\w+(?:['’]\w+)?\]?|[^\w\s]", text) or [""]
+def _signs(text: str) -> list[str]:
+    return signs_of(text) or [""]
 
 
 def replayed(samples: Iterable[str], strings: Sequence[str]) -> list[dict[str, Any]]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import re
-import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -21,12 +20,11 @@ from numpy.typing import NDArray
 
 from doppel.errors import UserError
 from doppel.lispress.expression import STRING_BODY_PATTERN
-from doppel.text.occurrences import fold_character
+from doppel.text.forms import key_of
 
 #: What stands in place of hidden words.
 MASK = "[MASK]"
 
-_ENDS = re.compile(r"^[\W_]+|(['’]s)?[\W_]*$", re.IGNORECASE)
 _BEFORE, _AFTER = re.compile(r"^[\"'“‘]*"), re.compile(r"(['’]s)?[.,;:!?\"'”’]*$", re.IGNORECASE)
 _QUOTED = re.compile(rf'"({STRING_BODY_PATTERN})"', re.DOTALL)
 
@@ -63,11 +61,6 @@ class Ranker(Protocol):
 
 Pseudonym = Callable[[str, str], str | None]
 """A word in place of one of a kind: given the kind and the key of what is hidden; None where the mask stands."""
-
-
-def key_of(word: str) -> str:
-    """Return a word for comparison, without punctuation at its ends and ``'s``; empty without letter and digit."""
-    return _ENDS.sub("", unicodedata.normalize("NFC", "".join(map(fold_character, word))))
 
 
 def _is_within(key: str, keys: Iterable[str]) -> bool:

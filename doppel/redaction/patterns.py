@@ -13,7 +13,8 @@ from typing import Any, Literal, get_args
 
 from doppel.errors import DataError, UserError
 from doppel.files import read_list
-from doppel.redaction.mask import Rule, Span, key_of
+from doppel.redaction.mask import Rule, Span
+from doppel.text.forms import key_of
 from doppel.text.occurrences import Strings, fold
 
 Pattern = Literal["email", "phone", "number"]

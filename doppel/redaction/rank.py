@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppel.errors import DataError
-from doppel.redaction.mask import key_of, keys_of
+from doppel.redaction.mask import keys_of
+from doppel.text.forms import key_of
 
 
 class LogisticRanker:

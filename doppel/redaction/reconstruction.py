@@ -15,7 +15,8 @@ from doppel.models.faults import ModelError
 from doppel.models.judges import continuation_log_likelihoods, first_token, logits
 from doppel.models.load import load_with_tokenizer
 from doppel.models.texts import padded, token_ids
-from doppel.redaction.mask import Redacted, key_of
+from doppel.redaction.mask import Redacted
+from doppel.text.forms import key_of
 
 _GUESSES, _TOKENS_OF_A_WORD, _AROUND = 10, 4, 64
 

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 from doppel.errors import UserError
 from doppel.privacy.secret import KeyedStream, Secret
-from doppel.redaction.word_vectors import WordVectors, words_of
+from doppel.redaction.word_vectors import WordVectors
+from doppel.text.words import tokens_of
 
 #: Words that are drawn for together.
 _BLOCK = 4096
@@ -78,7 +79,7 @@ class Perturber:
 
     def __call__(self, texts: Sequence[str]) -> list[str]:
         """As many words for each text, in lower case, with blanks between; empty where a text has no word."""
-        words = [words_of(text) for text in texts]
+        words = [tokens_of(text) for text in texts]
         drawn = iter(self._draw([word for row in words for word in row]))
         return [" ".join(next(drawn) for _ in row) for row in words]
 

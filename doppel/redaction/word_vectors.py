@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,17 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppel.errors import DataError
+from doppel.text.words import tokens_of
 
 Floats = NDArray[np.float64]
 
-_WORD = re.compile(r"\w+(?:['’]\w+)*")
 #: Words whose distances to all others tell what a distance is worth.
 _LOOKED_AT = 500
-
-
-def words_of(text: str) -> list[str]:
-    """Return the words of a text, in lower case; what stands between them is left out."""
-    return [word.replace("’", "'") for word in _WORD.findall(text.lower())]
 
 
 @dataclass(frozen=True)
@@ -111,7 +105,7 @@ def input_vectors(folder: str) -> WordVectors:
 
     special = set(tokenizer.all_special_tokens)
     candidates = {
-        word for token in tokenizer.get_vocab() if token not in special for word in words_of(_plain(token))[:1]
+        word for token in tokenizer.get_vocab() if token not in special for word in tokens_of(_plain(token))[:1]
         if word == _plain(token).lower()
     }  # fmt: skip
     ordered = sorted(candidates)

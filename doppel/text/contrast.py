@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 import numpy as np
+
+from doppel.text.words import FRAME, stem_of, words_of
 
 _WORDS = 3
 #: Of a group's texts, those that a word is in at least: a rare name of a person sets nothing apart.
@@ -15,14 +16,8 @@ _LEAST_SHARE = 0.1
 _LEAST_SCORE = 0.3
 #: What people ask for is a verb as often as a noun; lists of stop words hold these.
 _TELLING = {"call", "cry", "describe", "find", "fire", "move", "show", "system"}
-#: What is in requests of every topic: greetings and fillers, which lists of stop words lack.
-_EMPTY = (
-    "am pm st nd rd th im ive id ill dont whats thats lets isnt cant let want like make have having need got please "
-    "pls new thing just really actually going does did oh hi hello hey thanks thank good morning sorry team help yes "
-    "no ok okay regards asap urgent bother quick question way"
-)
-_WORD = re.compile(r"(?<!\w)[^\W\d_]+(?:['’][^\W\d_]+)*(?!\w)")
-_ENDINGS = (("ies", "y"), ("ie", "y"), ("ing", ""), ("ed", ""), ("es", ""), ("s", ""), ("e", ""))
+#: What is in requests of every topic, which lists of stop words lack, beside :data:`~doppel.text.words.FRAME`.
+_EMPTY = "pls regards asap urgent bother quick question way isn aren won couldn wouldn shouldn hasn hadn weren"
 
 
 def words_of_groups(members: Sequence[Sequence[str]]) -> list[list[tuple[str, float]]]:
@@ -38,11 +33,8 @@ def words_of_groups(members: Sequence[Sequence[str]]) -> list[list[tuple[str, fl
     """
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
-    stop_words = (ENGLISH_STOP_WORDS - _TELLING) | {*_EMPTY.split()}
-    found = [[_WORD.findall(text.lower()) for text in texts] for texts in members]
-    telling = [
-        [{w for w in words if len(w) > 1 and w.isalpha() and w not in stop_words} for words in own] for own in found
-    ]
+    stop_words = (ENGLISH_STOP_WORDS - _TELLING) | {*FRAME.split(), *_EMPTY.split()}
+    telling = [[{*words_of(text)} - stop_words for text in texts] for texts in members]
     forms = Counter(word for own in telling for words in own for word in words)
     shown: dict[str, str] = {}
     for word, _ in forms.most_common():
@@ -62,13 +54,3 @@ def words_of_groups(members: Sequence[Sequence[str]]) -> list[list[tuple[str, fl
         close = [stem for stem in ranked if scores[stem] >= _LEAST_SCORE * scores[ranked[0]]]
         told.append([(shown[stem], own[stem]) for stem in close])
     return told
-
-
-def stem_of(word: str) -> str:
-    """What forms of a word have in common, roughly: ``meeting``, ``meetings`` and ``meet``."""
-    for ending, instead in _ENDINGS:
-        if word.endswith(ending) and len(word) - len(ending) >= 3 and not word.endswith("ss"):
-            stem = word.removesuffix(ending) + instead
-            stem = stem if stem == word else stem_of(stem)
-            return stem[:-1] if len(stem) > 3 and stem[-1] == stem[-2] and stem[-1] not in "ls" else stem
-    return word

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 from typing import Any, NamedTuple
 
-_APOSTROPHES = dict.fromkeys("'`´‘’‛ʹʻʼ′՚׳＇", "'")
-_HYPHENS = dict.fromkeys("_−⁃·‧・･", "-")
-_OTHERS = _APOSTROPHES | _HYPHENS | {"ı": "i"}
-#: Beside control and format characters, what is not seen or may be left out: fillers, selectors, vowel points, tatweel.
-_INVISIBLE = re.compile(
-    "[\u034f\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0640\u064b-\u065f\u0670\u115f\u1160\u17b4\u17b5"
-    "\u180b-\u180f\u3164\uffa0\ufe00-\ufe0f\U000e0100-\U000e01ef]"
-)
+from doppel.text.forms import fold_character, is_invisible
+
 _END = ""
 _POINT = "\ue000"
 
@@ -153,23 +145,6 @@ def _signs(text: str) -> tuple[list[str], list[int]]:
     return signs, places
 
 
-@lru_cache(maxsize=1 << 16)
-def fold_character(char: str) -> str:
-    """Normalise a character for comparison, by itself; none for one that does not count."""
-    if char.isspace():
-        return " "
-    if char in _OTHERS:
-        return _OTHERS[char]
-    if unicodedata.category(char) == "Pd":
-        return "-"
-    text = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", char).casefold()).replace("i\u0307", "i")
-    return "".join(_OTHERS.get(sign, sign) for sign in text if not _is_invisible(sign))
-
-
-def _is_invisible(char: str) -> bool:
-    return unicodedata.category(char) in ("Cc", "Cf") or _INVISIBLE.match(char) is not None
-
-
 def _goes_on(text: str, place: int) -> bool:
     """Whether a word goes on at a place, other than with a number."""
     return _joins(text, place) and not (text[place].isdigit() and text[place - 1].isalpha())
@@ -177,7 +152,7 @@ def _goes_on(text: str, place: int) -> bool:
 
 def _joins(text: str, place: int) -> bool:
     """Whether the characters on both sides of a place are of one word."""
-    if not 0 < place < len(text) or _is_invisible(text[place]):
+    if not 0 < place < len(text) or is_invisible(text[place]):
         return False
     is_of_one = unicodedata.category(text[place])[0] == "M" or "\u1160" <= text[place] <= "\u11ff"  # of one letter
     return is_of_one or (_is_cased(text[place - 1]) and _is_cased(text[place]))

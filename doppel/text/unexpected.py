@@ -17,7 +17,6 @@ Formal guarantees:
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from typing import ClassVar
 from doppel.errors import DataError
 from doppel.files import read_lines
 from doppel.privacy.histogram import NoisyHistogram, Z, largest_noise
+from doppel.text.words import words_of
 
 #: Public English word forms, the rarest first, without function words: ``python -m models.base.words`` made it.
 ENGLISH = Path(__file__).with_name("words.txt.gz")
@@ -36,9 +36,6 @@ TIMES = 3.0
 MOST_ROWS, _ROWS_PART = 64, 0.04
 #: The bin of that number; no word.
 _ROWS = "(rows)"
-_WORD = re.compile(r"[^\W\d_]{2,}")
-#: What redaction leaves of a word, and hardly occurs in the reference.
-_MASK = re.compile(r"\[\w+\]")
 
 
 @dataclass(frozen=True)
@@ -86,11 +83,6 @@ class Found:
     least_twice_reference: float
     num_words: int
     rows_per_unit: int
-
-
-def words_of(text: str) -> list[str]:
-    """Return the words of a text, in lower case."""
-    return _WORD.findall(_MASK.sub(" ", text).lower())
 
 
 def read_vocabulary(path: Path) -> list[str]:

@@ -12,17 +12,13 @@ import gzip
 
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
-from doppel.text.unexpected import ENGLISH, words_of
+from doppel.text.unexpected import ENGLISH
+from doppel.text.words import FRAME, words_of
 
 #: Forms of three occurrences in 10⁸ words or more (Zipf 1.5): esim, monzo and revolut are among them.
 _LEAST_ZIPF = 1.5
-#: So many of the most frequent forms say nothing of a theme; nor do words that open, close or frame a request.
+#: So many of the most frequent forms say nothing of a theme.
 _MOST_FREQUENT = 200
-_FRAME = (
-    "am pm st nd rd th im ive id ill dont whats thats lets isnt cant let want like make have having need got please "
-    "new thing just really actually going does did oh don didn doesn haven wasn ve ll re hi hello hey thanks thank "
-    "good morning sorry team help yes no ok okay"
-)
 
 
 def main() -> None:
@@ -30,7 +26,7 @@ def main() -> None:
     from wordfreq import top_n_list, zipf_frequency
 
     forms = [word for word in top_n_list("en", 10**7) if words_of(word) == [word]]
-    frame = {*ENGLISH_STOP_WORDS, *_FRAME.split(), *forms[:_MOST_FREQUENT]}
+    frame = {*ENGLISH_STOP_WORDS, *FRAME.split(), *forms[:_MOST_FREQUENT]}
     kept = [word for word in forms if word not in frame and zipf_frequency(word, "en") >= _LEAST_ZIPF]
     ENGLISH.write_bytes(gzip.compress("".join(f"{word}\n" for word in reversed(kept)).encode(), mtime=0))
 

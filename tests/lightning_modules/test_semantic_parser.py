@@ -22,8 +22,9 @@ from datamodules.parser_data_module import ParserDataModule, collate
 from doppel.errors import UserError
 from doppel.lispress import is_valid
 from doppel.metrics.parser_metrics import parser_metrics
-from doppel.parsing import ActionVocabulary, split_source
+from doppel.parsing import ActionVocabulary
 from doppel.parsing.oracle import encode
+from doppel.text.words import pieces_of
 from lightning_modules.parsing.action_decoder import DecoderArguments
 from lightning_modules.parsing.parser_network import ParserNetwork
 from lightning_modules.parsing.source_encoder import EncoderArguments
@@ -106,7 +107,7 @@ def test_every_output_is_well_formed_whatever_the_weights(tiny_model: str, seed:
 def test_one_step_at_a_time_equals_all_at_once(tiny_model: str) -> None:
     network = untrained(tiny_model).network
     assert network is not None
-    memory, mask = network.encode([split_source(utterance) for utterance in ("book lunch", "yes", "")])
+    memory, mask = network.encode([pieces_of(utterance) for utterance in ("book lunch", "yes", "")])
     x_BTD = torch.randn(3, 70, SMALL.size)
     together = network.decoder(x_BTD, memory, mask)
     state = network.decoder.start(memory, mask)
@@ -125,7 +126,7 @@ def test_padding_and_company_do_not_change_a_loss(tiny_model: str, corpus: str) 
     data.setup("fit")
     torch.manual_seed(0)
     network = ParserNetwork(data.vocabulary, small_encoder(tiny_model), SMALL).eval()
-    encoded = [(split_source(text), encode(tree, text, data.vocabulary)) for text, tree in PAIRS]
+    encoded = [(pieces_of(text), encode(tree, text, data.vocabulary)) for text, tree in PAIRS]
     examples = [(source, actions) for source, actions in encoded if actions is not None]
 
     def total(*rows: int) -> float:
@@ -220,7 +221,7 @@ def test_frozen_features_are_kept_and_stay_out_of_the_checkpoint(tiny_model: str
     parser = untrained(tiny_model, encoder=EncoderArguments(tiny_model, trainable=False, num_layers=1))
     network = parser.network
     assert network is not None
-    sources = [split_source(utterance) for utterance in ("book lunch with Ana", "yes")]
+    sources = [pieces_of(utterance) for utterance in ("book lunch with Ana", "yes")]
     torch.testing.assert_close(
         network.fixed_features(sources),
         network.encoder(network.encoder.collate(sources, network.device)),

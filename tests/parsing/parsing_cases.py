@@ -6,8 +6,9 @@ from collections import Counter
 
 from doppel.lispress import Graph
 from doppel.lispress.graph import is_type_label
-from doppel.parsing import Actions, ActionVocabulary, ParserMachine, split_source
+from doppel.parsing import Actions, ActionVocabulary, ParserMachine
 from doppel.parsing.build_order import build_steps
+from doppel.text.words import pieces_of
 
 TREES = [
     '(Yield (Event.start (^(Event) singleton (QueryEventResponse.results x "lunch with"))))',
@@ -40,7 +41,7 @@ def vocabulary() -> ActionVocabulary:
 
 def decode(actions: Actions, utterance: str, v: ActionVocabulary) -> Graph:
     """The graph that a finished action sequence builds: the inverse of ``encode``."""
-    source = split_source(utterance)
+    source = pieces_of(utterance)
     machine = ParserMachine(v, len(source), max_actions=len(actions.ids) + 1)
     for action, pointer, copy in list(zip(*actions, strict=True))[1:]:
         machine.apply(action, pointer, copy)

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from parsing_cases import UTTERANCE, canonical, decode, labels_and_triples, vocabulary
 
 from doppel.lispress import first_error, read, to_graph
-from doppel.parsing import ActionVocabulary, ParserMachine, encode, split_source
+from doppel.parsing import ActionVocabulary, ParserMachine, encode
 from doppel.parsing.vocabulary import BOS, COPY, END, PAD, STRING_CLOSE, STRING_OPEN
+from doppel.text.words import pieces_of
 
 VOCABULARY = vocabulary()
-SOURCE = split_source(UTTERANCE)
+SOURCE = pieces_of(UTTERANCE)
 STYLES = ("even", "deep", "wide", "shared", "lambda")
 
 

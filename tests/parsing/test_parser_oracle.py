@@ -12,9 +12,10 @@ from parsing_cases import TREES, UTTERANCE, canonical, decode, describe, labels_
 from doppel.errors import UserError
 from doppel.lispress import Expression, List, String, Symbol, first_error, read, to_graph, write
 from doppel.lispress.from_graph import to_expression
-from doppel.parsing import ActionVocabulary, ParserMachine, encode, split_source
+from doppel.parsing import ActionVocabulary, ParserMachine, encode
 from doppel.parsing.build_order import build_steps
 from doppel.parsing.vocabulary import COPY, STRING_CLOSE, STRING_OPEN
+from doppel.text.words import pieces_of
 from tests.lispress.lispress_trees import corpus_trees, programs
 
 VOCABULARY = vocabulary()
@@ -26,7 +27,7 @@ def round_trip(tree: str, utterance: str, v: ActionVocabulary) -> str:
     actions = encode(tree, utterance, v)
     assert actions is not None
     assert labels_and_triples(decode(actions, utterance, v)) == labels_and_triples(gold)
-    source = split_source(utterance)
+    source = pieces_of(utterance)
     machine = ParserMachine(v, len(source), len(actions.ids) + 1)
     for action, pointer, copy in list(zip(*actions, strict=True))[1:]:
         machine.apply(action, pointer, copy)
@@ -40,12 +41,12 @@ def round_trip(tree: str, utterance: str, v: ActionVocabulary) -> str:
 
 @given(st.text())
 def test_no_character_of_an_utterance_is_lost(utterance: str) -> None:
-    pieces = split_source(utterance)
+    pieces = pieces_of(utterance)
     assert "".join(pieces) == utterance and all(pieces)
 
 
 def test_words_and_marks_are_pieces() -> None:
-    assert split_source("Can't it wait,  Ana?\n") == ["Can", "'", "t", " it", " wait", ",", "  Ana", "?", "\n"]
+    assert pieces_of("Can't it wait,  Ana?\n") == ["Can", "'", "t", " it", " wait", ",", "  Ana", "?", "\n"]
 
 
 @pytest.mark.parametrize("tree", TREES)
@@ -86,7 +87,7 @@ def test_strings_are_copied_in_runs_and_their_first_blank_is_dropped() -> None:
     actions = encode('(g "lunch with Ana")', utterance, VOCABULARY)
     assert actions is not None
     copied = [copy for id, copy in zip(actions.ids, actions.copies, strict=True) if id == COPY]
-    assert [split_source(utterance)[copy] for copy in copied] == [" lunch", " with", " Ana"]
+    assert [pieces_of(utterance)[copy] for copy in copied] == [" lunch", " with", " Ana"]
     assert actions.ids.count(STRING_OPEN) == actions.ids.count(STRING_CLOSE) == 1
     lower = encode('(g "lunch with ana")', utterance, VOCABULARY)
     assert lower is not None and lower.ids.count(COPY) == 2

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from doppel.errors import DataError, UserError
-from doppel.redaction.mask import MASK, Redactor, key_of, num_masked
+from doppel.redaction.mask import MASK, Redactor, num_masked
 from doppel.redaction.patterns import Entities, Expression, WordList, rules_of
 from doppel.redaction.pseudonyms import pseudonyms
+from doppel.text.forms import key_of
 
 TEXTS = st.text(st.sampled_from("aB '’.,-7 \t\né"), max_size=40)
 

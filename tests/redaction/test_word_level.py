@@ -18,7 +18,8 @@ from doppel.redaction.custext import CusText
 from doppel.redaction.feyisetan import Feyisetan
 from doppel.redaction.santext import SanText
 from doppel.redaction.word_level import Perturber, WordMechanism, cumulated
-from doppel.redaction.word_vectors import WordVectors, words_of
+from doppel.redaction.word_vectors import WordVectors
+from doppel.text.words import tokens_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:NOT PRIVATE")
 WORDS = ("ana", "bob", "cat", "dog", "elk", "fox", "gnu")
@@ -173,7 +174,7 @@ def test_every_word_is_drawn_for_and_nothing_else_is_left() -> None:
     assert [len(text.split()) for text in found] == [3, 0, 0, 400]
     assert set(" ".join(found).split()) == set(WORDS)
     assert perturb(texts) != found
-    assert words_of("Zebediah’s dog, 4711!") == ["zebediah's", "dog", "4711"]
+    assert tokens_of("Zebediah’s dog, 4711!") == ["zebediah's", "dog", "4711"]
 
 
 def test_the_draws_come_from_the_systems_entropy_unless_a_test_fixes_them() -> None:
