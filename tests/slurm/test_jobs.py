@@ -86,7 +86,7 @@ class Pipeline:
         self.python.write_text(PROGRAM.replace("{python}", sys.executable))
         self.python.chmod(0o755)
 
-    def submit(self, *words: str) -> dict[str, str]:
+    def submit(self, *words: str, experiment: str = QUICKSTART, run: Path | None = None) -> dict[str, str]:
         """Submit, and give the job of every stage; what stands in for a training would charge nothing."""
         site = self.folder / "site.yaml"
         fields = {
@@ -97,8 +97,8 @@ class Pipeline:
             "tool_cpus": 1,
         }
         site.write_text(json.dumps(fields | self.site))
-        command = [sys.executable, str(ROOT / "cli.py"), "run", QUICKSTART, str(self.run), "--submit"]
-        command += [] if "--grid" in words else ["--epsilon=inf"]
+        command = [sys.executable, str(ROOT / "cli.py"), "run", experiment, str(run or self.run), "--submit"]
+        command += [] if "--grid" in words or experiment != QUICKSTART else ["--epsilon=inf"]
         self.printed = self.cluster.run(*command, f"--site={site}", *words, BEHAVE=str(self.folder))
         return dict(re.findall(r"── (.+): (?:job|task) (\S+)$", self.printed, re.MULTILINE))
 
@@ -236,6 +236,20 @@ def test_array_tasks_have_their_own_folders_and_are_requeued_alone(pipeline: Pip
         pipeline.cluster.wait(jobs[f"{point}: report"], "COMPLETED")
     pipeline.submit(*words)
     assert pipeline.printed.count("finished already") == 2
+
+
+@pytest.mark.slurm
+def test_a_point_of_a_grid_is_resumed_from_its_folder_whose_name_has_a_comma(pipeline: Pipeline) -> None:
+    pipeline.behave("one_stage", "fail")
+    jobs = pipeline.submit("--systems", "one_stage", "--grid", "epsilon=inf", "seed=1,2")
+    pipeline.cluster.wait(jobs["epsilon=inf,seed=2: one_stage-one_stage"], "FAILED")
+    pipeline.cluster.wait(jobs["epsilon=inf,seed=2: report"], "CANCELLED")
+    pipeline.behave("one_stage", "")
+    point = pipeline.run / "epsilon=inf,seed=2"
+    again = pipeline.submit(experiment=str(point / "experiment.yaml"), run=point)
+    pipeline.cluster.wait(again["report"], "COMPLETED")
+    ended = {re.findall(r"seed=\d", line["words"])[0] for line in pipeline.log("end")}
+    assert ended == {"seed=2"} and list((point / "slurm").glob(f"report-{again['report']}.out"))
 
 
 @pytest.mark.slurm

@@ -82,18 +82,38 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("nodes", ["1", "4"])
-def test_dry_run_prints_the_lines_for_dgx2_nodes(
-    nodes: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+#: Sites, by the file that says what they are given.
+SITES = {
+    "two_stage-dgx2-1": ["profile=dgx2-v100"],
+    "two_stage-dgx2-4": ["profile=dgx2-v100", "nodes=4"],
+    "two_stage-a100-apptainer": [
+        "profile=dgx-a100",
+        "container=apptainer exec --nv /shared/doppel.sif",
+        "constraint=ib",
+        "setup=[ulimit -l unlimited]",
+        "modules=cuda/12.6 nccl",
+        "account=0042",
+    ],
+    "two_stage-h100-pyxis": [
+        "profile=dgx-h100",
+        "container=--container-image=/shared/doppel.sqsh --container-mounts=/shared",
+        "srun_args=[--mpi=pmix]",
+        "signal=USR1",
+        "notice_s=600",
+        "scratch=/raid/scratch",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", SITES)
+def test_dry_run_prints_the_lines_for_each_kind_of_site(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """``DOPPEL_UPDATE_GOLDEN=1`` writes the files anew: read the difference."""
     run = tmp_path / "run"
-    assert (
-        launch("smcalflow", run, "--dry-run", "--profile=dgx2-v100", f"--nodes={nodes}", "--slurm", "python=python")
-        == 0
-    )
+    assert launch("smcalflow", run, "--dry-run", "--slurm", "python=python", *SITES[name]) == 0
     text = capsys.readouterr().out.replace(str(run), "RUN").replace(str(ROOT), "ROOT")
-    golden = GOLDEN / f"two_stage-dgx2-{nodes}.txt"
+    golden = GOLDEN / f"{name}.txt"
     if os.environ.get("DOPPEL_UPDATE_GOLDEN"):
         golden.write_text(text)
     assert text == golden.read_text()
