@@ -163,7 +163,9 @@ def test_examples_of_a_theme_say_one_of_its_words_where_any_sample_does() -> Non
     assert asked is not None and [row.examples for row in asked.rows] == [(texts[2],), (texts[3],)]
 
 
-def test_a_page_of_topics_speaks_of_themes_of_users_and_of_what_nobody_expected_first(tmp_path: Path) -> None:
+def test_a_page_of_topics_speaks_of_themes_of_users_and_of_what_nobody_expected_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lines = [{"utterance": f"{name} {i}", "label": name} for name in themes_told()["sums"] for i in range(10)]
     resampled(tmp_path, "topics", "topics", themes_told(), lines)
     ledger_line(tmp_path, "topics")
@@ -178,6 +180,14 @@ def test_a_page_of_topics_speaks_of_themes_of_users_and_of_what_nobody_expected_
     assert "card gone" not in section.words, "it is below the noise"
     nobody = read.all("section", id="unexpected")[0]
     assert nobody.all("th", scope="row")[0].words == "esim, qr" and "7.5 %" in nobody.words
+    assert "hardly" not in leads[0]
+    word = {"word": "esim", "share": 0.0684, "low": 0.062, "high": 0.071, "reference": 0.0}
+    least = dict.fromkeys(("least", "least_half_noise", "least_twice_reference"), 0.006)
+    counted = least | {"unit": "user", "num_units": UNITS, "noise_multiplier": 5.0, "per_unit": 2, "num_words": 9}
+    counted |= {"times": 3, "findings": [{"words": [word], "samples": []}]}
+    monkeypatch.setattr("commands.report.write.read_unexpected", lambda *_: counted)
+    lead = page(tmp_path).all("p", class_="lead")[0].words
+    assert lead.endswith("19 to 21), and 7 of 100 say “esim”, which it hardly does: what nobody expected.")
     (tmp_path / "can.txt").write_text("no internet\nmy card is lost\n")
     assert cli.main(["report", str(tmp_path), "--supported", str(tmp_path / "can.txt")]) == 0
     assert "cannot do: esim, qr" in read_html(tmp_path / "report.html").all("h1")[0].words
