@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shutil
@@ -22,6 +23,12 @@ settings.register_profile("doppel", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "doppel"))
 os.environ["DOPPEL_KEY"] = str(Path(_KEYS.name) / "key")
+
+
+def pytest_collection_finish() -> None:
+    """What every test has imported lives to the end: the garbage collector need not walk over it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -14,6 +14,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,7 +164,9 @@ def _run(folder: Path, ranks: int) -> None:
             )
         )
     try:
-        statuses = [process.wait(timeout=300) for process in processes]
+        # However long a busy machine takes; where one rank fails, the others would wait for it.
+        while None in (statuses := [process.poll() for process in processes]) and not any(statuses):
+            time.sleep(0.1)
     finally:
         for process in processes:
             process.kill()

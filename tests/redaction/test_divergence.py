@@ -29,8 +29,7 @@ def mixed(share: float, seed: int, num: int = 2000) -> Floats:
     return rows
 
 
-@pytest.mark.parametrize("dimensions", [2, 8])
-@pytest.mark.parametrize("shift", [0.0, 1.0])
+@pytest.mark.parametrize(("dimensions", "shift"), [(2, 1.0), (8, 0.0)])
 def test_normal_distributions_have_the_divergence_that_they_have(dimensions: int, shift: float) -> None:
     """Within three of the deviations that no unbiased estimate can be below (Cramér and Rao): whoever knows all but the
     distance of the means estimates α shift²/2 with α·shift·√(2/n), .032 α at n = 2,000 and a unit shift."""

@@ -8,13 +8,18 @@ import pytest
 import yaml
 from transformers import LlamaConfig
 
-from commands.run.execution.slurm import Site, load_site
+from commands.run.execution.slurm import Site, load_site, seconds
 from commands.run.experiment.experiment import read_grid, read_values
 from doppel.errors import UserError
 from doppel.settings.facts import facts_of
 from doppel.settings.yaml_files import dump, parse_yaml, read_yaml
 
 TIMES = ("90", "90:00", "12:00:00", "1-12", "1-12:30", "1-12:30:00")
+
+
+def test_times_are_seconds_as_sbatch_takes_them() -> None:
+    times = {"90": 5400, "1:30:00": 5400, "61:00": 3660, "0-2": 7200, "1-12:00:00": 129_600, "1-12:30": 131_400}
+    assert {time: seconds(time) for time in times} == times
 
 
 @pytest.mark.parametrize("time", TIMES)
