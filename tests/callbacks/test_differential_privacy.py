@@ -521,7 +521,7 @@ def test_several_ranks_give_the_model_of_one(
         "one": {},
         "several": {
             "devices": num_ranks,
-            "strategy": LogicalBatchDDPStrategy(start_method="spawn", process_group_backend="gloo"),
+            "strategy": LogicalBatchDDPStrategy(start_method="fork", process_group_backend="gloo"),
         },
     }.items():
         model = UtteranceLM(base_model=tiny_model, optimizer=sgd)

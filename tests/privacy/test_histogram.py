@@ -77,8 +77,7 @@ def test_dp_accounting_itself_composes_histogram_and_training_to_the_target() ->
     assert 1.001 < spec.noise_multiplier / without < 1.01  # what the histogram costs
 
 
-@pytest.mark.parametrize("accountant", ["rdp", "pld"])
-@pytest.mark.parametrize("sigma", [2.0, 20.0])
+@pytest.mark.parametrize(("accountant", "sigma"), [("rdp", 2.0), ("pld", 20.0)])
 def test_training_and_histogram_together_meet_the_target(accountant: Accountant, sigma: float) -> None:
     spec = plan(2000, 100, [1, 2], 3.0, accountant=accountant, histogram_noise_multiplier=sigma)
     together = compute_epsilon(spec.mechanisms(), spec.budget.delta, accountant)

@@ -35,7 +35,10 @@ def as_on_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clipper_module, "may_be_any", lambda flags: True)
 
 
-@pytest.mark.parametrize(("size", "rank"), COUNTED)
+@pytest.mark.parametrize(
+    ("size", "rank"),
+    [pytest.param(*case, marks=pytest.mark.slow if case == ("llama-30", 0) else ()) for case in COUNTED],
+)
 def test_a_private_micro_batch_dispatches_about_as_much_as_an_ordinary_one(size: str, rank: int) -> None:
     """Of two rows; 32 take little more, in parts of a budget (``python -m benchmarks.clipping --operations``)."""
     ordinary, private = compared(Setting(size, 2, 64, adapters=rank))
