@@ -49,7 +49,7 @@ def embed(texts: Sequence[str], encoder: str = "", independent: bool = False) ->
 @contextmanager
 def words_alone() -> Iterator[None]:
     """Texts are embedded by these words, so that no encoder is loaded."""
-    with mock.patch.object(evolve, "embed", embed):
+    with mock.patch.object(evolve, "embed", embed), mock.patch.object(evolve, "form_of", str):
         yield
 
 

@@ -13,8 +13,9 @@ from typing import Any
 
 from jsonargparse.typing import PositiveInt
 
+from commands.privacy.embedded_parts import forget_embedded, in_parts
 from commands.privacy.evolution_settings import BASE, CONTINUATION, EXAMPLES, GRAMMAR, Evolution
-from commands.privacy.feature_extractors import embed, forget_embedded, in_parts
+from commands.privacy.feature_extractors import embed, form_of
 from commands.privacy.histogram import read_labels
 from commands.privacy.rows_card import refuse_unpaid_rows
 from commands.privacy.stage_release import read_private
@@ -39,6 +40,7 @@ from doppel.privacy.card import origins_of
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import PrivacyArguments
 from doppel.tables.schema import as_word
+from doppel.text.topics import Floats
 
 #: Texts of the reference that are read; and fewer say nothing.
 _PUBLIC, _FEW_TEXTS = 1000, 8
@@ -87,7 +89,10 @@ def evolve(
         ledger = None if privacy is None else Ledger(ledger_of_run(folder, privacy.ledger_path))
         turns = read_private(data, needs_label=names is not None)
         read = partial(embed, encoder=settings.encoder, independent=True)
-        embed_own = partial(in_parts, encoder=settings.encoder, folder=folder, read=read)
+
+        def embed_own(texts: Sequence[str]) -> Floats:
+            return in_parts(texts, form_of(settings.encoder), folder, read)
+
         votes = VoteReleases(turns, TrainingRows.from_config(data), settings, names, embed_own, ledger, privacy)
         votes.open()
         if ledger is not None and privacy is not None:

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from commands.lightning.trained_model import place_of
-from commands.run_folder.steps import EMBEDDED
+from commands.privacy.embedded_parts import in_parts
 from datamodules.reading.columns import Columns
 from datamodules.reading.example import Example
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import content_digest, expand_path
 from doppel.errors import UserError
-from doppel.files import whole_file
 from doppel.lispress import is_valid
 from doppel.models.made import LARGER
-from doppel.privacy.fingerprint import keyed_fingerprint
 from doppel.resampling import pool_bins, tree_vector
 from doppel.text.topics import Codebook, Floats, make_clusters, make_codebook
 
@@ -34,8 +27,6 @@ if TYPE_CHECKING:
 CLUSTERS = "clusters of samples"
 #: Tokens of a text that are embedded: sentence encoders learn from short texts.
 _MAX_LENGTH = 256
-#: Private texts whose vectors are written together: a minute of one core.
-_PART = 4096
 
 
 class FeatureExtractor(ABC):
@@ -173,7 +164,7 @@ class TopicsOf(FeatureExtractor):
         self.digest = content_digest(str(self.path))
         said = [text for text in texts if text]
         read = partial(embed, encoder=book.encoder, independent=independent)
-        vectors = in_parts(said, book.encoder, self.path.parent, read) if independent else read(said)
+        vectors = in_parts(said, form_of(book.encoder), self.path.parent, read) if independent else read(said)
         names = iter(book.nearest(vectors))
         return [next(names) if text else "" for text in texts]
 
@@ -234,38 +225,9 @@ def embed(texts: Sequence[str], encoder: str, independent: bool = False) -> Floa
     return vectors
 
 
-def in_parts(texts: Sequence[str], encoder: str, folder: Path, read: Callable[[Sequence[str]], Floats]) -> Floats:
-    """Return vectors of private texts, which are read a part at a time; parts are kept in FOLDER/.embedded on the way.
-
-    So a step that is stopped goes on with what is missing; :func:`forget_embedded` removes them.
-
-    Formal guarantees:
-        Where a vector is a function of its own text alone, to the last bit, neither where parts end nor which of them
-        an earlier start has left changes anything. The files are private, for their owner alone; their names are keyed.
-
-    Args:
-        texts: Texts.
-        encoder: What reads them; parts of another one are not taken.
-        folder: Of the step.
-        read: Returns vectors of texts, each independently of the others.
-    """
-    parts: list[Floats] = []
-    for start in range(0, len(texts), _PART):
-        some = texts[start : start + _PART]
-        digest = hashlib.sha256(json.dumps([encoder, *some]).encode()).hexdigest()
-        file = folder / EMBEDDED / f"{keyed_fingerprint(digest)}.npy"
-        if not file.is_file():
-            file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            vectors = read(some)
-            with whole_file(file) as part:
-                np.save(part, vectors)
-        parts.append(np.load(file))
-    return np.concatenate(parts) if parts else read(texts)
-
-
-def forget_embedded(folder: Path) -> None:
-    """Remove vectors of private texts, once what was counted of them is released."""
-    shutil.rmtree(folder / EMBEDDED, ignore_errors=True)
+def form_of(encoder: str) -> str:
+    """Return what vectors of private texts depend on beside the text, see :meth:`.TextFeaturizer.form`."""
+    return _encoder(encoder).form()
 
 
 def places_of(texts: Sequence[str], human: Sequence[str]) -> list[float]:

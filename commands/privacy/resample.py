@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from jsonargparse.typing import PositiveInt
 
+from commands.privacy.embedded_parts import forget_embedded
 from commands.privacy.feature_extractors import (
     ClustersOf,
     FeatureExtractor,
     ParsedTrees,
     TopicsOf,
     Trees,
-    forget_embedded,
     places_of,
 )
 from commands.privacy.histogram import read_shares, release

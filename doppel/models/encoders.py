@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
+import json
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,9 +17,10 @@ from torch import Tensor
 from doppel.models.faults import ModelError
 from doppel.models.load import load_with_tokenizer
 from doppel.models.texts import MAX_LENGTH, by_length, longest_text, padded, token_ids
+from doppel.privacy.checkpoint import weights_fingerprint
 
-#: Rows of each batch of texts that must not change one another.
-_ROWS = 16
+#: Rows of each batch of texts that must not change one another, by the device: a GPU waits for its next operation.
+_ROWS = {"cpu": 16, "cuda": 128}
 
 
 def minilm() -> str:
@@ -33,6 +37,17 @@ def minilm() -> str:
             "or name another encoder"
         ) from error
     return str(package.get_model_path())
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute by one thread of this process."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class TextFeaturizer:
@@ -60,6 +75,7 @@ class TextFeaturizer:
         self.tokens_per_batch, self.pooling, self.max_length = tokens_per_batch, pooling, max_length
         self._features: dict[str, Tensor] = {}
         self._shown: dict[int, bool] = {}
+        self._form: str | None = None
         self._loaded: tuple[Any, Any] | None = None
 
     def load(self) -> tuple[Any, Any]:
@@ -94,9 +110,9 @@ class TextFeaturizer:
             whichever other texts there are. Texts of one length go through the model in batches of constant size, the
             last one filled up, so every product has the same form whatever the texts; and this machine shows, for each
             length before it is used, that in this form the bits of a row depend neither on its neighbours nor on its
-            place (:meth:`_is_independent`). Texts of a length for which they do, and all texts on a GPU, go one by one.
-            It is tried on random ids, which is no proof: assumed is that the order in which a product is summed depends
-            on its form and not on the numbers in it.
+            place (:meth:`_is_independent`). Texts of a length for which they do go one by one. It is tried on random
+            ids, which is no proof: assumed is that the order in which a product is summed depends on its form and not
+            on the numbers in it. One thread computes on a CPU, so their number changes nothing either.
 
         Args:
             texts: At least one.
@@ -107,7 +123,7 @@ class TextFeaturizer:
         batches = (
             self._batches_of_one_length(rows) if independent else by_length(rows, self.tokens_per_batch, "features")
         )
-        with torch.inference_mode():
+        with torch.inference_mode(), _one_thread() if independent else nullcontext():
             for places in batches:
                 found_BD = self._pooled([rows[place] for place in places])
                 features_ND = features_ND if len(features_ND) else found_BD.new_empty(len(rows), found_BD.shape[1])
@@ -120,19 +136,16 @@ class TextFeaturizer:
         for place, row in enumerate(rows):
             of_length.setdefault(len(row), []).append(place)
         for length, places in of_length.items():
-            size = _ROWS if self._is_independent(length) else 1
+            size = self._num_rows if self._is_independent(length) else 1
             for start in range(0, len(places), size):
                 batch = places[start : start + size]
                 yield batch + batch[:1] * (size - len(batch))
 
     def _is_independent(self, length: int) -> bool:
         """Whether rows of a batch of this length keep their bits where half of the others change and all move on."""
-        model, _ = self.load()
-        if model.device.type != "cpu":
-            return False
         if length not in self._shown:
-            draw = torch.Generator().manual_seed(length)
-            ids_BT, others_BT = torch.randint(model.config.vocab_size, (2, _ROWS, length), generator=draw)
+            draw, vocab_size = torch.Generator().manual_seed(length), self.load()[0].config.vocab_size
+            ids_BT, others_BT = torch.randint(vocab_size, (2, self._num_rows, length), generator=draw)
             expected_BD, shown = self._pooled(ids_BT.tolist()).roll(1, 0), True
             for half in (0, 1):
                 moved_BT = ids_BT.roll(1, 0)
@@ -140,6 +153,25 @@ class TextFeaturizer:
                 shown &= torch.equal(self._pooled(moved_BT.tolist())[1 - half :: 2], expected_BD[1 - half :: 2])
             self._shown[length] = shown
         return self._shown[length]
+
+    @property
+    def _num_rows(self) -> int:
+        return _ROWS.get(self.load()[0].device.type, 1)
+
+    def form(self) -> str:
+        """Return what independent features depend on beside the text: SHA-256 of weights, configuration and tokenizer,
+        how they are read, and the kind of machine and the release of PyTorch that compute them; 64 hexadecimal digits.
+        """
+        if self._form is None:
+            model, tokenizer = self.load()
+            is_cpu = model.device.type == "cpu"
+            kind = torch.backends.cpu.get_cpu_capability() if is_cpu else torch.cuda.get_device_name(model.device)
+            backend = getattr(tokenizer, "backend_tokenizer", None)
+            words = backend.to_str() if backend is not None else repr(sorted(tokenizer.get_vocab().items()))
+            told = [self.pooling, self.max_length, model.config.to_json_string(), words, kind, torch.__version__]
+            digest = weights_fingerprint(model.state_dict())
+            self._form = hashlib.sha256(json.dumps([digest, *told]).encode()).hexdigest()
+        return self._form
 
     def _rows(self, texts: Sequence[str]) -> list[list[int]]:
         model, tokenizer = self.load()

@@ -1,26 +1,34 @@
-"""Vectors of private texts, read a part at a time: the same bits, kept for who goes on, and gone at the end."""
+"""Vectors of private texts: the same whatever the split, kept on the way, and gone at the end."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
 import stat
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from commands.privacy import feature_extractors
-from commands.privacy.feature_extractors import forget_embedded, in_parts
+from commands.privacy import embedded_parts
+from commands.privacy.embedded_parts import EMBEDDED, forget_embedded, in_parts
+from commands.privacy.feature_extractors import embed
+from doppel.errors import UserError
 from doppel.models.encoders import TextFeaturizer
 
-TEXTS = [f"{'please ' * (i % 5)}remind me of {'milk and ' * (i % 3)}number {i}" for i in range(40)]
+TEXTS = [f"{'please ' * (i % 5)}remind me of {'milk and ' * (i % 3)}number {i % 38}" for i in range(40)]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 class Reader:
-    """Reads as the encoder does, counts the texts, and is stopped after some."""
+    """Reads as the encoder does, remembers the texts, and is stopped after some parts."""
 
     def __init__(self, stop_after: int = 99) -> None:
-        self.read, self.left = TextFeaturizer("models/base", pooling="mean").read, stop_after
+        self.read, self.left = TextFeaturizer(ROOT / "models/base", pooling="mean").read, stop_after
         self.texts: list[str] = []
 
     def __call__(self, texts: Sequence[str]) -> np.ndarray:
@@ -31,25 +39,85 @@ class Reader:
         return self.read(texts, independent=True).numpy()
 
 
-def test_a_stopped_step_goes_on_with_the_parts_that_it_has_and_no_split_changes_a_bit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded_parts, "_PART", 7)
+    monkeypatch.setattr(embedded_parts, "_num_processes", lambda: 1)
+
+
+@pytest.mark.usefixtures("_small")
+def test_a_stopped_step_goes_on_with_the_parts_that_it_has_and_no_split_changes_a_bit(tmp_path: Path) -> None:
     whole = Reader()(TEXTS)
-    monkeypatch.setattr(feature_extractors, "_PART", 7)
     first = Reader(stop_after=3)
     with pytest.raises(SystemExit):
         in_parts(TEXTS, "base", tmp_path, first)
     second = Reader()
     vectors = in_parts(TEXTS, "base", tmp_path, second)
-    assert (first.texts, second.texts) == (TEXTS[:21], TEXTS[21:])
+    assert len(first.texts) == 21 and sorted([*first.texts, *second.texts]) == sorted(set(TEXTS)), "each is read once"
     assert vectors.tobytes() == whole.tobytes()
-    files = list((tmp_path / feature_extractors.EMBEDDED).iterdir())
+    files = list((tmp_path / EMBEDDED).iterdir())
     assert len(files) == 6 and {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
     other = Reader()
-    in_parts(TEXTS[:7], "another encoder", tmp_path, other)
-    assert other.texts == TEXTS[:7], "vectors of another encoder are none of this one's"
+    in_parts(TEXTS[:7], "another form", tmp_path, other)
+    assert sorted(other.texts) == sorted(TEXTS[:7]), "vectors of another encoder are none of this one's"
     forget_embedded(tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_the_form_tells_an_encoder_from_another_one_in_its_place(tmp_path: Path) -> None:
+    """Weights, configuration and tokenizer count, and the name does not."""
+    forms = [TextFeaturizer(ROOT / "models/base", pooling="mean").form()]
+    for change in (None, "config.json", "tokenizer.json", "weights"):
+        shutil.rmtree(tmp_path / "encoder", ignore_errors=True)
+        shutil.copytree(ROOT / "models/base", tmp_path / "encoder")
+        featurizer = TextFeaturizer(tmp_path / "encoder", pooling="mean")
+        if change == "weights":
+            with torch.no_grad():
+                next(featurizer.load()[0].parameters())[0, 0] += 1e-6
+        elif change is not None:
+            text = (tmp_path / "encoder" / change).read_text()
+            was, now = {
+                "config.json": ("1e-05", "2e-05"),
+                "tokenizer.json": ('"use_regex": true', '"use_regex": false'),
+            }[change]
+            assert was in text
+            (tmp_path / "encoder" / change).write_text(text.replace(was, now))
+        forms.append(featurizer.form())
+    assert forms[0] == forms[1] and len(set(forms[1:])) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_small")
+def test_processes_on_all_cores_give_the_bits_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = partial(embed, encoder=str(ROOT / "models/base"), independent=True)
+    alone = in_parts(TEXTS, "base", tmp_path / "one", read)
+    monkeypatch.setattr(embedded_parts, "_num_processes", lambda: 2)
+    assert in_parts(TEXTS, "base", tmp_path / "two", read).tobytes() == alone.tobytes()
+    names = [sorted(path.name for path in (tmp_path / name / EMBEDDED).iterdir()) for name in ("one", "two")]
+    assert names[0] == names[1] and len(names[0]) == 6
+
+
+def _killed(texts: Sequence[str]) -> np.ndarray:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_small")
+def test_a_process_that_was_killed_is_named_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded_parts, "_num_processes", lambda: 2)
+    with pytest.raises(UserError, match=r"exit status -9, -9.*tool_mem"):
+        in_parts(TEXTS, "base", tmp_path, _killed)
+
+
+def test_cores_are_those_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("SLURM_CPUS_PER_TASK", "5")
+    assert embedded_parts._num_processes() == 5
+    monkeypatch.delenv("SLURM_CPUS_PER_TASK")
+    assert embedded_parts._num_processes() == len(os.sched_getaffinity(0))
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert embedded_parts._num_processes() == 1
 
 
 def test_names_of_parts_do_not_tell_who_has_the_same_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,5 +125,5 @@ def test_names_of_parts_do_not_tell_who_has_the_same_texts(tmp_path: Path, monke
     for key in ("first", "second"):
         monkeypatch.setenv("DOPPEL_KEY", str(tmp_path / f"{key}.key"))
         in_parts(["a", "b"], "base", tmp_path / key, lambda texts: np.ones((len(texts), 2), np.float32))
-        names.append([path.name for path in (tmp_path / key / feature_extractors.EMBEDDED).iterdir()])
+        names.append([path.name for path in (tmp_path / key / EMBEDDED).iterdir()])
     assert names[0] != names[1]

@@ -280,6 +280,7 @@ def test_utterances_are_drawn_by_topics_and_say_which(
 ) -> None:
     encoder = Encoder()
     monkeypatch.setattr(feature_extractors, "embed", encoder)
+    monkeypatch.setattr(feature_extractors, "form_of", str)
     words = ["alarm"] * 700 + ["pizza"] * 299 + ["secret pizza"]
     turns = [json.dumps({"utterance": f"my {word} {i}"}) for i, word in enumerate(words)]
     (run / "train.jsonl").write_text("\n".join(turns) + "\n")

@@ -42,6 +42,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A trained one-stage model, users with two rows each, and a pool in which the commonest kind is the rarest."""
     monkeypatch.delenv("DOPPEL_LEDGER", raising=False)
     monkeypatch.setattr(feature_extractors, "embed", embed)
+    monkeypatch.setattr(feature_extractors, "form_of", str)
     kinds = ["alarm"] * 560 + ["pizza"] * 160 + ["weather"] * 80
     rows = [{"utterance": f"my secret {kind} {i}", "unit": f"u{i // 2}"} for i, kind in enumerate(kinds)]
     (tmp_path / "train.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))

@@ -74,7 +74,7 @@ def step_here(kind: str, mark: Path, command: Sequence[str], *_: object) -> int:
     """As ``run_step`` does, in this process."""
     if mark.exists():
         return 0
-    with mock.patch.object(feature_extractors, "embed", embed):
+    with mock.patch.multiple(feature_extractors, embed=embed, form_of=str):
         status = cli.main(list(command[2:]))
     if status == 0:
         enter(mark.parent.parent, mark.name)

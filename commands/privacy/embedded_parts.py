@@ -1,0 +1,118 @@
+"""Vectors of private texts, made a part at a time by all cores that there are, and kept until they are counted."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from commands.run_folder.steps import EMBEDDED
+from doppel.console.parent import end_with
+from doppel.errors import UserError
+from doppel.files import whole_file
+from doppel.privacy.fingerprint import keyed_fingerprint
+from doppel.text.topics import Floats
+
+Read = Callable[[Sequence[str]], Floats]
+#: Texts whose vectors are written together: half a minute of one core.
+_PART = 4096
+
+
+def in_parts(texts: Sequence[str], form: str, folder: Path, read: Read) -> Floats:
+    """Return vectors of private texts, [texts, D]; parts are kept in FOLDER/.embedded on the way.
+
+    So a step that is stopped goes on with what is missing; :func:`forget_embedded` removes them. Equal texts are read
+    once, and texts of like length together. Several parts are read by as many processes as there are cores, but by one
+    where there is a GPU.
+
+    Formal guarantees:
+        Where a vector is a function of its own text and of ``form`` alone, to the last bit, neither where parts end,
+        nor which process reads them, nor which an earlier start has left changes anything. The files are private, for
+        their owner alone; their names are keyed. Texts reach other processes through a pipe.
+
+    Args:
+        texts: Texts.
+        form: What vectors depend on beside the text: parts of another one are not taken.
+        folder: Of the step.
+        read: Returns vectors of texts, each independently of the others; a function that another process can import,
+            where there are more than 4,096 texts.
+
+    Raises:
+        UserError: A process that reads parts was killed.
+    """
+    if not texts:
+        return read(texts)
+    distinct = sorted(set(texts), key=lambda text: (len(text), text))
+    parts = {}
+    for start in range(0, len(distinct), _PART):
+        some = distinct[start : start + _PART]
+        digest = hashlib.sha256(json.dumps([form, *some]).encode()).hexdigest()
+        parts[folder / EMBEDDED / f"{keyed_fingerprint(digest)}.npy"] = some
+    missing = [(file, some) for file, some in parts.items() if not file.is_file()]
+    if missing:
+        (folder / EMBEDDED).mkdir(mode=0o700, parents=True, exist_ok=True)
+    number = min(_num_processes(), len(missing))
+    if number > 1:
+        _read_by(number, missing, read)
+    else:
+        _write(missing, read)
+    place_of = {text: place for place, text in enumerate(distinct)}
+    return np.concatenate([np.load(file) for file in parts])[[place_of[text] for text in texts]]
+
+
+def forget_embedded(folder: Path) -> None:
+    """Remove vectors of private texts, once what was counted of them is released."""
+    shutil.rmtree(folder / EMBEDDED, ignore_errors=True)
+
+
+def _num_processes() -> int:
+    """Cores that a job has asked for, or that this process may use; a GPU takes one process."""
+    import torch
+
+    if torch.cuda.is_available():
+        return 1
+    is_linux = hasattr(os, "sched_getaffinity")
+    return int(os.environ.get("SLURM_CPUS_PER_TASK") or (len(os.sched_getaffinity(0)) if is_linux else 1))
+
+
+def _write(parts: Sequence[tuple[Path, Sequence[str]]], read: Read) -> None:
+    for file, some in parts:
+        vectors = read(some)
+        with whole_file(file) as part:
+            np.save(part, vectors)
+
+
+def _read_by(number: int, parts: Sequence[tuple[Path, Sequence[str]]], read: Read) -> None:
+    """Have processes of their own read parts; none of them outlives this call, whatever ends it."""
+    context = multiprocessing.get_context("spawn")
+    shares = [parts[first::number] for first in range(number)]
+    readers = [context.Process(target=_read_as_child, args=(os.getpid(), share, read)) for share in shares]
+    try:
+        for reader in readers:
+            reader.start()
+        for reader in readers:
+            reader.join()
+    finally:
+        for reader in readers:
+            if reader.is_alive():
+                reader.kill()
+                reader.join()
+    if any(reader.exitcode for reader in readers):
+        raise UserError(
+            f"one of {number} processes that embed private texts has ended (exit status "
+            f"{', '.join(str(reader.exitcode) for reader in readers)}), perhaps for want of memory: ask for more "
+            "(tool_mem) or for fewer cores (tool_cpus); the same command goes on with what is missing"
+        )
+
+
+def _read_as_child(parent: int, parts: Sequence[tuple[Path, Sequence[str]]], read: Read) -> None:
+    end_with(parent)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is answered by the parent, in one line
+    _write(parts, read)
