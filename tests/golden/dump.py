@@ -1,9 +1,4 @@
-"""Writes what the goldens compare.
-
-python -m tests.golden.dump OUT_DIR    a YAML file for each stage of each experiment, and values.json, so that
-                                       `diff -r` shows what changed between two commits
-python -m tests.golden.dump --update   new goldens; prints which ones changed
-"""
+"""``python -m tests.golden.dump --update`` writes what the goldens compare anew; ``git diff`` says what moved."""
 
 from __future__ import annotations
 
@@ -11,20 +6,17 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from tests.golden import model_loops
 from tests.golden.batches import batches
-from tests.golden.experiments import CONFIG, GRAPH, all_stages, digests
+from tests.golden.experiments import steps
 from tests.golden.trainings import goldens
 from tests.golden.values import grammar, machine, noise_multipliers
 
-CONFIGS = Path(__file__).with_name("configs.json")
-GRAPHS = Path(__file__).with_name("graph.json")
+STEPS = Path(__file__).with_name("steps.yaml")
 VALUES = Path(__file__).with_name("values.json")
 
 
@@ -60,43 +52,17 @@ def _flat(content: Mapping[str, Any], lead: str = "") -> Iterator[tuple[str, Any
             yield lead + name, value
 
 
-def _nested(keys: Iterable[str]) -> dict[str, Any]:
-    nested: dict[str, Any] = {}
-    for name, digest in digests(keys).items():
-        experiment, epsilon, stage = name.split("/")
-        nested.setdefault(experiment, {}).setdefault(epsilon, {})[stage] = digest
-    return nested
-
-
 def update() -> None:
-    """Write the goldens anew and say which ones changed."""
-    for path, content in ((CONFIGS, _nested(CONFIG)), (GRAPHS, _nested(GRAPH)), (VALUES, values())):
-        for line in changed(read(path), dict(_flat(content))) or ["nothing changed"]:
-            sys.stdout.write(f"{path.name}: {line}\n")
-        path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
-def dump(out: Path) -> None:
-    """Write everything in full."""
-    names = []
-    for name, stage in all_stages().items():
-        path = out / f"{name}.yaml"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(yaml.safe_dump(stage, allow_unicode=True, width=120), encoding="utf-8")
-        names.append(name)
-    (out / "order.txt").write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
-    text = json.dumps(values(), indent=1, ensure_ascii=False)
-    (out / "values.json").write_text(text + "\n", encoding="utf-8")
+    """Write the goldens anew and say which values changed."""
+    STEPS.write_text(steps(), encoding="utf-8")
+    content = values()
+    for line in changed(read(VALUES), dict(_flat(content))) or ["nothing changed"]:
+        sys.stdout.write(f"{VALUES.name}: {line}\n")
+    VALUES.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m tests.golden.dump", description=__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("out", nargs="?", type=Path, metavar="OUT_DIR")
-    what.add_argument("--update", action="store_true")
-    given = parser.parse_args()
-    if given.update:
-        update()
-    else:
-        dump(given.out)
+    parser.add_argument("--update", action="store_true", required=True)
+    parser.parse_args()
+    update()

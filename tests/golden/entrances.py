@@ -73,11 +73,6 @@ def epsilon_of(units: int, batch: int, epochs: float, delta: float, sigma: float
     return compute_epsilon([training, Mechanism(1.0, 10.0, 1)], delta, accountant)
 
 
-def shipped() -> list[str]:
-    """Names of the shipped experiments."""
-    return sorted(path.stem for path in (ROOT / "configs" / "experiments").glob("*.yaml"))
-
-
 def stages(name: str, changes: Mapping[str, Any], run: Path) -> Iterator[dict[str, Any]]:
     """Each step of an experiment, in order, by the names of its fields."""
     from commands.run.experiment.experiment import load, shipped

@@ -1,13 +1,8 @@
-"""What every stage of every experiment runs, reads and writes, at several ε."""
+"""What every step of three experiments runs, reads and writes: of trees, of a table with labels, of an evolution."""
 
 from __future__ import annotations
 
-import hashlib
-import json
-import math
 import os
-from collections.abc import Iterable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,28 +13,26 @@ from tests.golden import entrances
 
 #: What variables of the experiments stand for, whatever the shell says.
 _VARIABLES = {name: name for name in ("DOPPEL_DATA", "PREPARED", "PUBLIC")}
-#: What a stage runs; and its place among the others, which stays where it is run in another way.
-CONFIG = ("name", "kind", "needs", "argv", "config")
-GRAPH = ("name", "kind", "needs", "reads", "writes", "protected", "mechanisms")
-_EPSILONS = (3.0, 8.0, 16.0, math.inf)
-FILE = Path(__file__).with_name("experiments.yaml")
+_EXPERIMENTS = Path(__file__).with_name("experiments.yaml")
 _ROOMS = ("callbacks.", "commands.", "datamodules.", "doppel.", "lightning_modules.")
 
 
-@cache
-def all_stages() -> dict[str, dict[str, Any]]:
-    """``EXPERIMENT/epsE/STAGE`` → all of the stage, in order, without what the place of the checkout decides."""
-    return dict(_stages())
-
-
-def _stages() -> Iterator[tuple[str, dict[str, Any]]]:
+def steps() -> str:
+    """Experiment → step → all of it but what the place of the checkout decides; YAML, in order."""
+    found = {}
     with mock.patch.dict(os.environ, _VARIABLES):
-        for golden, given in yaml.safe_load(FILE.read_text(encoding="utf-8")).items():
-            name, changes = given.get("file", golden), {"seed": 1, **given.get("set", {})}
-            for epsilon in given.get("epsilon", _EPSILONS):
-                listed = entrances.stages(name, {**changes, "epsilon": epsilon}, Path("RUN"))
-                for stage in listed:
-                    yield f"{golden}/eps{epsilon:g}/{stage['name']}", _plain(stage)
+        for golden, given in yaml.safe_load(_EXPERIMENTS.read_text(encoding="utf-8")).items():
+            changes = {"seed": 1, "epsilon": given["epsilon"], **given.get("set", {})}
+            listed = map(_plain, entrances.stages(given["file"], changes, Path("RUN")))
+            found[golden] = {step.pop("name"): step for step in listed}
+    return yaml.dump(found, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Each value in full, where it is."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
 
 
 def _plain(value: Any) -> Any:
@@ -54,12 +47,3 @@ def _plain(value: Any) -> Any:
 def _class(path: str) -> str:
     """A class of the project may move from file to file."""
     return path.rsplit(".", 1)[-1] if path.startswith(_ROOMS) else path
-
-
-def digests(keys: Iterable[str]) -> dict[str, str]:
-    """A short hash of these parts of every stage."""
-    return {name: _digest({key: stage[key] for key in keys}) for name, stage in all_stages().items()}
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, ensure_ascii=False).encode()).hexdigest()[:12]
