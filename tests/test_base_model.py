@@ -17,7 +17,7 @@ from models.base.measure import BASE, copied, held_out_pairs, load, nats_a_word,
 @pytest.fixture(scope="module")
 def pairs() -> list[Example]:
     """Grammar pairs that the base model has not seen."""
-    return held_out_pairs(150)
+    return held_out_pairs(80)
 
 
 def test_a_tree_tells_it_much_about_the_utterance(pairs: list[Example]) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from functools import cache
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -23,9 +24,13 @@ def distribution(requirement: str) -> str:
     return re.sub(r"[-_.]+", "-", re.split(r"[\[<>=]", requirement)[0]).lower()
 
 
+#: Package → the distributions that hold it, read once.
+distributions = cache(packages_distributions)
+
+
 def undeclared(room: str, declared: list[str]) -> set[str]:
     """Packages that the modules of a room, or of a part of one, import and no declared distribution holds."""
-    known, installed = set(map(distribution, declared)), packages_distributions()
+    known, installed = set(map(distribution, declared)), distributions()
     own = [module for module in modules() if module == room or module.startswith(f"{room}.")]
     assert own, room
     names = {name.split(".")[0] for module in own for name in imported(module)}

@@ -25,6 +25,7 @@ README = ROOT / "README.md"
 LINES = [words(line) for line in commands(README)]
 
 
+@pytest.mark.slow  # test_own_model.py trains with the module and the command of the same page
 def test_the_program_trains_within_its_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the `mine.py` of the page that it names."""
     model, texts, *_ = (b.text for b in blocks(ROOT / "docs" / "own-model.md") if b.language == "python")

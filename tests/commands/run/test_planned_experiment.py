@@ -31,7 +31,9 @@ def test_a_plan_is_that_of_the_experiment(tmp_path: Path, capsys: pytest.Capture
     own.write_text("base: own-data-small\neffort: 1\ndata: {columns: {messages: messages}, batch_size: 50}\n")
     told = planned(capsys, str(own), "--num-units=2000", "--target-epsilon=1", "--bands", "1")
     assert (told["unit"], told["target_epsilon"], told["batch_size"]) == ("dialogue", 1, 50) and "bands" not in told
-    assert planned(capsys, OWN, "--num-units", "2000", "--unit", "user")["unit"] == "user", "an option wins"
+    assert planned(capsys, OWN, "--num-units", "2000", "--bands=1", "--unit", "user")["unit"] == "user", (
+        "an option wins"
+    )
 
 
 def test_what_an_experiment_does_not_say_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
