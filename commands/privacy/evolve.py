@@ -119,6 +119,10 @@ def evolve(
         lines = [{"utterance": own.text, **_asked_with(own.prompt, names), "stage": "evolution"} for own in found]
         content = "".join(f"{json.dumps(line, ensure_ascii=False)}\n" for line in lines).encode()
         votes.note(hashlib.sha256(content).hexdigest())
+        thrown = generator.thrown_away() if isinstance(generator, AskedModel) else {}
+        if thrown:
+            reasons = ", ".join(f"{number} {why}" for why, number in thrown.items())
+            print(f"   {sum(thrown.values())} of {len(answers)} answers of the generator were thrown away: {reasons}")
         told = {
             "num_samples": len(found),
             "num_repeated": len(found) - len({own.text for own in found}),
@@ -126,6 +130,7 @@ def evolve(
             "num_lost_rounds": votes.num_lost,
             "noise_multiplier": votes.noise_multiplier,
             "num_answers": len(answers),
+            "num_thrown_away": thrown,
             **{f"spent_{name}": value for name, value in answers.spent.items()},
         }
         write_json(f"{out}.evolution.json", told)

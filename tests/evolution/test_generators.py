@@ -26,6 +26,39 @@ QUESTIONS = [
 ]
 
 
+#: Forms of an answer with one request; and forms of one with none.
+FORMS = [
+    *("<scratchpad>short</scratchpad>\n{}", "**Thinking:** it should be short.\n\n{}", "<answer>{}</answer>"),
+    *("<response><request>{}</request></response>", "<|im_start|>assistant\n{}<|im_end|>", "{}</s>", "<s>{}</s>"),
+    *(
+        "{}<end_of_turn>",
+        "{}<｜end▁of▁sentence｜>",
+        "[INST] {} [/INST]",
+        "```\n{}\n```",
+        '```json\n{"request": "{}"}\n```',
+    ),
+    *('{"request": "{}"}', 'Here you go:\n{"request": "{}"}', '{"requests": [{"request": "{}"}]}', '["{}", "x y"]'),
+    *("1. {} 2. call mum", "(1) {}\n(2) call mum", "Here's one:\n\n1. {}\n2. call mum", "* {}\n* call mum", "> {}"),
+    *("text,label\n{},calendar", "| request |\n|---|\n| {} |", "id\trequest\n1\t{}", "assistant\n{}", "Human: {}"),
+    *("{} Assistant: Done!", "## Request\n{}", "**User:** {}\n\n**Assistant:** Done.", "Here is a request: {}"),
+    *('"{}" – this request is short.', "{} (This is a short request.)", "'{}'", "_{}_", "`{}`", "«{}»", "„{}“"),
+    *("📝 {}", "➡️ {}", "\ufeff{}", "\u200b{}\u200b", "Of course! {}", "¡Claro! {}", "好的：\n{}"),
+]
+NO_REQUEST = [
+    *(
+        "Write one request that somebody says to an assistant (calendar). Be short.",
+        "Be short.",
+        "...",
+        "",
+        "N/A",
+        "null",
+    ),
+    *("What kind of request would you like me to write?", "Move [event] to [time]", "Call {name}", "pay ____ now"),
+    *('{"error": "overloaded"}', '{"request": null}', '{"request": "{}', '<tool_call>{"name": "calendar"}</tool_call>'),
+    *("<html><head><title>502</title></head><body>Bad Gateway</body></html>", "<!DOCTYPE html>\n<p>busy", "\ufffd {}"),
+]
+
+
 def prompts(num: int, name: str = "x", label: str | None = None) -> list[Prompt]:
     return [Prompt(f"{name}/{i}", label) for i in range(num)]
 
@@ -219,10 +252,6 @@ def test_examples_are_the_donations_nearest_to_the_prompt() -> None:
         ("OK, das könnte man so sagen:\nbuche einen Tisch", "buche einen Tisch"),
         ("Of course!\n- book a table\n- book a chair", "book a table"),
         ("Sure! Here is a request:", ""),
-        ("I'm sorry, but I can't help with that.", ""),
-        ("Sorry, I am unable to assist you with this request.", ""),
-        ("I cannot create such content.", ""),
-        ("As an AI language model, I have no requests.", ""),
         ("Okay, set an alarm for 7:30", "Okay, set an alarm for 7:30"),
         ("I'm sorry, cancel that", "I'm sorry, cancel that"),
         ("I can't make it to lunch, tell Ana", "I can't make it to lunch, tell Ana"),
@@ -233,7 +262,7 @@ def test_examples_are_the_donations_nearest_to_the_prompt() -> None:
         ("7:30 works", "7:30 works"),
     ],
 )
-def test_what_a_model_thinks_announces_or_refuses_is_no_text(answer: str, text: str) -> None:
+def test_what_a_model_thinks_or_announces_is_no_text(answer: str, text: str) -> None:
     assert Wording().read(Question("", "", ""), answer) == text
 
 
@@ -246,10 +275,58 @@ def test_answers_that_hold_no_text_are_quoted_and_end_the_run(tmp_path: Path) ->
     for num, is_refused in ((1, False), (2, False), (3, True)):  # 0, 1 and 2 of them have no text
         generator = AskedModel(Thinks(), Wording(), Answers(tmp_path / f"{num}.jsonl", "m"))
         if is_refused:
-            with pytest.raises(UserError, match=r"2 of 3 answers .* hold no text, such as \"<think>.*max_new_tokens"):
+            with pytest.raises(
+                UserError, match=r"2 of 3 answers .* hold no request \(2 control tokens.*\), such as \"<think>.*max_new"
+            ):
                 generator.random(prompts(num))
         else:
             assert generator.random(prompts(num))[0] == "fine"
+
+
+@pytest.mark.parametrize(
+    ("form", "text"),
+    [
+        *((form, "{}") for form in FORMS),
+        *((form, "") for form in NO_REQUEST),
+    ],
+)
+def test_a_request_is_known_by_its_form(form: str, text: str) -> None:
+    """In any markup, in JSON, in a list or a table, before and behind what is said of it."""
+    words = "move the dentist to friday at 9"
+    assert Wording().read(Question("", "", ""), form.replace("{}", words)) == text.replace("{}", words)
+
+
+class Says:
+    """Answers each question with the next of some texts."""
+
+    def __init__(self, *texts: str) -> None:
+        self.texts, self.asked = list(texts), list[Question]()
+
+    def answer(self, questions: Sequence[Question], answers: Answers) -> None:
+        for question in questions:
+            answers.add(question, self.texts[len(self.asked) % len(self.texts)])
+            self.asked.append(question)
+
+
+def test_what_is_no_request_is_asked_again_and_counted(tmp_path: Path) -> None:
+    """A refusal, in any language, is what stands outside of the JSON; where no answer is JSON, prose is read."""
+    fields = [json.dumps({"request": f"call number {i}"}) for i in range(6)]
+    refusals = ["申し訳ありませんが、お手伝いできません。", '{"request": null}']
+    model = Says(*fields[:3], *refusals, *fields[3:])
+    generator = AskedModel(model, Wording(), Answers(tmp_path / "json.jsonl", "m"))
+    assert sorted(generator.random(prompts(6))) == [f"call number {i}" for i in range(6)]
+    assert generator.thrown_away() == {"not the JSON asked for": 1, "no request, by the model's word": 1}
+    assert len(model.asked) == 8 == len({question.stream for question in model.asked})
+    for last in ("Je ne peux pas.", json.dumps({"request": "Be short."})):
+        model = Says(*fields[:3], last)
+        generator = AskedModel(model, Wording(), Answers(tmp_path / f"{len(last)}.jsonl", "m"))
+        model.texts = [*fields[:3], last, last, last]
+        assert generator.random(prompts(4))[3] == "" and len(model.asked) == 6, "asked again twice, and no more"
+    poor = AskedModel(Says(fields[0], "Non.", "Nein.", "Nee."), Wording(), Answers(tmp_path / "poor.jsonl", "m"))
+    with pytest.raises(UserError, match=r"3 of 4 answers .* hold no request \(3 not the JSON asked for\), such as"):
+        poor.random(prompts(4))
+    prose = AskedModel(Says("book a table", "call mum"), Wording(), Answers(tmp_path / "prose.jsonl", "m"))
+    assert prose.random(prompts(2)) == ["book a table", "call mum"] and not prose.thrown_away()
 
 
 def test_a_wording_that_cannot_be_filled_in_is_refused() -> None:

@@ -41,7 +41,7 @@ def test_every_question_is_answered_however_the_server_fails(path: Path) -> None
     assert all(text.startswith("answer ") for text in texts)
     answers = Answers(path, "m")
     assert len(answers) == len(PROMPTS) and answers.spent["calls"] >= len(server.asked)
-    assert answers.spent["tokens"] == pytest.approx(24 * (3 + 5), abs=24)
+    assert answers.spent["tokens"] == pytest.approx(24 * (14 + 5), abs=24)
 
 
 def test_an_interrupted_run_asks_nothing_twice(path: Path) -> None:
@@ -120,12 +120,12 @@ def test_what_is_asked_is_the_protocols(path: Path) -> None:
         generator(server.url, path).random(PROMPTS[:2])
     bodies = [json.loads(body) for body in server.bodies]
     assert {frozenset(body) for body in bodies} == {
-        frozenset({"model", "messages", "temperature", "top_p", "max_tokens", "seed"})
+        frozenset({"model", "messages", "temperature", "top_p", "max_tokens", "seed", "response_format"})
     }
     assert len({body["seed"] for body in bodies}) == 2, "answers of one seed would be one answer"
 
 
-@pytest.mark.parametrize("field", ["max_tokens", "seed", "temperature"])
+@pytest.mark.parametrize("field", ["max_tokens", "seed", "temperature", "response_format"])
 def test_a_server_that_takes_other_fields_gets_them(path: Path, field: str) -> None:
     """Each field is refused once by its name, and no question is lost."""
     sentence = {"max_tokens": "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."}.get(

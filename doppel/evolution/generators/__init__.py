@@ -2,6 +2,7 @@
 
 - `protocol`: what each of them can do.
 - `wording`: the words that a model is asked with.
+- `reading`: the request that an answer holds, or why it holds none.
 - `donations`: texts that were given to be shown to a model.
 - `asking`: asks a model, and no question twice.
 - `answers`: the answers on disk.

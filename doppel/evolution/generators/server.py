@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from doppel.errors import UserError
 from doppel.evolution.generators.answers import Answers
 from doppel.evolution.generators.limits import Limits, Pace
+from doppel.evolution.generators.reading import KEY, SCHEMA
 from doppel.evolution.generators.wording import Question
 
 if TYPE_CHECKING:
@@ -24,6 +25,11 @@ _BUSY = {408, 409, 425, 429, 500, 502, 503, 504, 529}
 _HOPELESS = {401, 402, 403, 404, 405}
 #: Those of a call that is not as the server wants it; and what comes of it where it is given again with other fields.
 _REFUSED, _OTHER_FIELDS = {400, 422}, "other fields"
+#: The form of an answer, as OpenAI's protocol, vLLM and llama.cpp take it; how a server calls it that does not; the
+#: same in words; and the tokens of an answer that it takes.
+_FORM = {"type": "json_schema", "json_schema": {"name": KEY, "strict": True, "schema": SCHEMA}}
+_FORM_NAMES = re.compile("response_format|json_schema|schema|structured|grammar|guided", re.IGNORECASE)
+_FORM_WORDS, _FORM_TOKENS = f'\n\nAnswer in JSON: {{"{KEY}": "…"}}, or {{"{KEY}": null}} if you will not.', 16
 #: Characters a token, when one has to guess.
 _CHARACTERS = 3.0
 
@@ -35,16 +41,17 @@ class ServerModel:
         What is sent are questions, which are public or released: the server may be anybody's. The key of the account
         is read from the environment, sent in the header and written nowhere.
 
-    A call that fails is given again, at growing distances; one with a field that the server does not take, at once and
-    without it. A question that fails for good stays without an answer; too many in a row, a refused account or a passed
-    limit end the run with what the server said, and the answers so far are kept.
+    Answers are asked for as JSON with one field, by ``response_format`` and in words; where the server refuses the
+    former, in words alone. A call that fails is given again, at growing distances; one with a field that the server
+    does not take, at once and without it. A question that fails for good stays without an answer; too many in a row, a
+    refused account or a passed limit end the run with what the server said, and the answers so far are kept.
 
     Args:
         url: Of the server, up to the version: ``http://127.0.0.1:8080/v1``.
         model: What the server calls the model.
         temperature: Of the sampling.
         top_p: Likewise.
-        max_new_tokens: Longest answer.
+        max_new_tokens: Longest text of an answer.
         limits: What may be asked.
         key_variable: Environment variable with the key of the account; a server of one's own needs none.
         first_wait: Seconds before a failed call is given again; doubled each time.
@@ -62,10 +69,12 @@ class ServerModel:
         first_wait: float = 1.0,
     ) -> None:
         self._url, self._limits = url.rstrip("/"), limits or Limits()
-        self._body: dict[str, Any] = {"temperature": temperature, "top_p": top_p, "max_tokens": max_new_tokens}
-        self._takes_seed = True
+        self._body: dict[str, Any] = {"temperature": temperature, "top_p": top_p}
+        self._max_new_tokens = max_new_tokens + _FORM_TOKENS
+        self._body |= {"max_tokens": self._max_new_tokens, "response_format": _FORM}
+        self._takes_seed, self._has_form = True, False
         self._body |= {"model": model} if model else {}
-        self._max_new_tokens, self._key, self._first_wait = max_new_tokens, os.environ.get(key_variable), first_wait
+        self._key, self._first_wait = os.environ.get(key_variable), first_wait
         self._under_way = self._failures = 0
         self._ends: list[UserError] = []
 
@@ -104,7 +113,7 @@ class ServerModel:
         why = ""
         attempt = 0
         while attempt <= self._limits.retries:
-            guess, most = len(question.words) / _CHARACTERS, self._max_new_tokens
+            guess, most = len(question.words + _FORM_WORDS) / _CHARACTERS, self._max_new_tokens
             self._limits.refuse(answers.spent, self._under_way, guess + most, self._limits.money(guess, most))
             self._under_way += 1
             try:
@@ -134,7 +143,7 @@ class ServerModel:
         """One call: why it failed, empty where it did not, and how long to wait at least; None: not to try again."""
         import httpx
 
-        body = {**self._body, "messages": [{"role": "user", "content": question.words}]}
+        body = {**self._body, "messages": [{"role": "user", "content": question.words + _FORM_WORDS}]}
         if self._takes_seed:
             body["seed"] = int.from_bytes(hashlib.sha256(question.stream.encode()).digest()[:4]) >> 1
         try:
@@ -167,6 +176,7 @@ class ServerModel:
         tokens_in = _number(usage.get("prompt_tokens"), len(question.words) / _CHARACTERS)
         tokens_out = _number(usage.get("completion_tokens"), len(text) / _CHARACTERS)
         money = self._limits.money(tokens_in, tokens_out)
+        self._has_form |= "response_format" in body
         answers.add(question, text, calls=1, tokens=tokens_in + tokens_out, money=money)
         return "", 0.0
 
@@ -182,6 +192,9 @@ class ServerModel:
         refused = [name for name in ("temperature", "top_p") if body.get(name) == 1 and re.search(rf"\b{name}\b", said)]
         for name in refused:
             self._body.pop(name, None)
+        if not refused and "response_format" in body and (_FORM_NAMES.search(said) or not self._has_form):
+            self._body.pop("response_format", None)  # a server that names no field may mean this one
+            return True
         return bool(refused)
 
     def _said(self, reply: httpx.Response) -> str:

@@ -9,36 +9,10 @@ from dataclasses import dataclass, field
 
 from doppel.errors import UserError
 from doppel.evolution.candidates import Candidate, Prompt
+from doppel.evolution.generators.reading import Task, go_on, read
 
 _FIELDS = {"random": {"about", "style", "examples"}, "vary": {"about", "style", "examples", "text", "begin"}}
 _FIELD = re.compile(r"\{(\w+)\}")
-#: What a model thinks before it answers: up to the last end of it, or all where it does not end.
-_THOUGHT = "(?:think|thinking|thought|thoughts|reasoning|reflection|analysis)"
-_THINKS = re.compile(
-    rf"\A.*(?:[<\[◁]/{_THOUGHT}[>\]▷]|final<\|message\|>)|[<\[◁]{_THOUGHT}[>\]▷].*\Z", re.IGNORECASE | re.DOTALL
-)
-_SURE = r"(?:sure(?: thing)?|certainly|of course|absolutely|okay|ok|al+ ?right|got it|no problem|great|yes)\b[\s,.!]*"
-#: What announces a text, before it in its line ("Sure! Here is a request:", "**Request:**"), or alone in one.
-_ANNOUNCES = re.compile(
-    rf"\W*(?:{_SURE})?(?:here(?:['’]s| is| are)?\s+(?:you go|it is|one"
-    r"|(?:one|an?|the|your|some|another)\b[^:：\n]{0,60}"
-    r"\b(?:request|way|version|paraphras\w*|re(?:phras|word|writ)\w*|example|option|suggestion|response|answer|message"
-    r"|sentence|utterance|query|question|command|text|review|statement|phrase)s?\b[^:：\n]{0,40})"
-    r"|(?:(?:my|the|user|example|sample|possible|alternative|rephrased|reworded|rewritten|paraphrased|final)\s+)*"
-    r"(?:request|answer|response|reply|output|paraphrase|version|utterance|query|user|assistant|rewrite))[*_\s]*"
-    r"[:：][*_]*(?=\s|\Z)",
-    re.IGNORECASE,
-)
-_AGREES = re.compile(_SURE, re.IGNORECASE)
-_REFUSES = re.compile(
-    r"\W*(?:as an? (?:ai|artificial|large|language)\b|(?:[^.!?\n]{0,40}\b(?:sorry|apologi[sz]e)\b[^\n]{0,40}?)?"
-    r"\b(?:i|we)(?:['’]m|['’]re| am| are)?\s+(?:can['’]?t|can ?not|won['’]t|will not|do ?n['’]t|not able to|unable to)"
-    r"\s+(?:\w+\s+){0,2}?(?:(?:help|assist)(?: you)? with (?:that|this|your)|comply|fulfil|generate|produce|engage"
-    r"|(?:provide|create|write|do|answer) (?:that|this|a request|such|any)))",
-    re.IGNORECASE,
-)
-_ITEM = re.compile(r"\A(?:[-*•]|\d{1,2}[.)])\s+")
-_QUOTES = (('"', '"'), ("“", "”"), ("«", "»"), ("「", "」"), ("**", "**"))
 
 
 @dataclass(frozen=True)
@@ -106,21 +80,20 @@ class Wording:
         said = _FIELD.sub(lambda match: values[match[1]], template)
         return Question(said if begin or parent is None else said.rstrip(), begin, prompt.stream)
 
-    def read(self, question: Question, answer: str) -> str:
-        """Return the text of an answer: its first line of text, without its lead; empty where there is none.
+    def read(self, question: Question, answer: str, needs_field: bool = False) -> str:
+        """Return the request that an answer holds; empty where it holds none.
 
-        What a model thinks, what announces the text, and quotation marks around it are no part of it. A refusal, in
-        English, is no text, nor is one with a broken character.
+        Args:
+            question: What was asked.
+            answer: What the model wrote.
+            needs_field: Whether only the JSON that a server is asked for will do.
         """
-        lines = [line.strip() for line in _THINKS.sub("", answer).splitlines() if line.strip()]
-        if not question.begin:
-            while lines and (announced := _ANNOUNCES.match(lines[0])):
-                lines[:1] = [rest] if (rest := lines[0][announced.end() :].strip()) else []
-            while len(lines) > 1 and (lines[0].endswith((":", "：")) or _AGREES.fullmatch(lines[0])):
-                del lines[0]
-        line = lines[0] if lines else ""
-        line = line if question.begin else _ITEM.sub("", line, count=1)
-        for begin, end in _QUOTES:
-            if len(line) > 1 and line.startswith(begin) and line.endswith(end):
-                line = line[len(begin) : -len(end)].strip()
-        return "" if _REFUSES.match(line) or "\ufffd" in line else f"{question.begin} {line}".strip()
+        return self._read(question, answer, needs_field)[0]
+
+    def fault(self, question: Question, answer: str, needs_field: bool = False) -> str:
+        """Return in a few words why an answer holds no request; empty where it holds one."""
+        return self._read(question, answer, needs_field)[1]
+
+    def _read(self, question: Question, answer: str, needs_field: bool) -> tuple[str, str]:
+        task = Task(_FIELD.sub(" ", f"{self.random} {self.vary}"), tuple(self.styles))
+        return go_on(question.begin, answer, task) if question.begin else read(answer, task, needs_field)
