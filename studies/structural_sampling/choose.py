@@ -15,7 +15,7 @@ from commands.annotate.pool_file import read_rows
 from doppel.console.table import Table
 from doppel.errors import UserError
 from doppel.selection import uat, uniform
-from studies.structural_sampling.max_entropy import cmaxent, hybrid
+from studies.structural_sampling.max_entropy import cmaxent
 from studies.structural_sampling.pool import Pool
 from studies.structural_sampling.programs import template
 from studies.structural_sampling.rows import queries, records
@@ -27,15 +27,14 @@ def choose(
     *,
     num: int,
     out: Path,
-    method: Literal["cmaxent", "hybrid", "uat", "uniform"] = "cmaxent",
+    method: Literal["cmaxent", "uat", "uniform"] = "cmaxent",
     seed: int = 1,
     held_out: list[Path] | None = None,
     skip_bad_rows: bool = False,
 ) -> None:
     """Choose rows of a pool, in Lispress or ThingTalk, and say how diverse they are.
 
-    cmaxent: each next row makes the entropy of atoms and of compounds (parts of trees) largest. hybrid: a template by
-    chance, then cmaxent inside it. An interrupted choice by these goes on from OUT.part when the task is given again.
+    cmaxent: each next row makes the entropy of atoms and of compounds (parts of trees) largest; a sample takes minutes.
     uat and uniform are those of `python cli.py choose`. Chosen rows of a private file are private text.
 
     Args:
@@ -57,17 +56,16 @@ def choose(
         if not kept_away or template(query) not in kept_away:
             numbers.append(row.number)
             found.append(query)
-    pool, part = Pool.of(found), out.with_name(f"{out.name}.part")
+    pool = Pool.of(found)
     try:
         if method in ("uat", "uniform"):
             chosen = {"uat": uat, "uniform": uniform}[method](pool.template_of_row, num, seed)
         else:
-            chosen = {"cmaxent": cmaxent, "hybrid": hybrid}[method](pool, num, seed, part)
+            chosen = cmaxent(pool, num, seed)
     except ValueError as error:
         raise UserError(str(error), about=file) from None
     templates = [pool.templates[kind] for kind in pool.template_of_row[chosen]]
     write_chosen(read_rows(str(file), records), out, [numbers[row] for row in chosen], templates)
-    part.unlink(missing_ok=True)
     print(f"{format_table(pool, np.bincount(pool.query_of_row[chosen], minlength=len(pool.queries)))}")
     print(f"{num} rows in {out}, first chosen first")
 

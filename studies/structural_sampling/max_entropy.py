@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import time
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from scipy.special import xlogy
 from tqdm import trange
 
-from doppel.errors import DataError
-from doppel.files import write_json
 from doppel.selection.samplers import Rows, check_num
 from studies.structural_sampling.pool import Pool
 
 #: Scores this near to the best, in nats, are ties, which chance decides.
 TIE = 1e-9
 
-#: Seconds between two writings of the choices made so far.
-_EVERY = 60.0
 
-
-def cmaxent(pool: Pool, num: int, seed: int, progress: Path | None = None) -> Rows:
+def cmaxent(pool: Pool, num: int, seed: int) -> Rows:
     """Compound maximum entropy sampling (Oren et al., 2021, section 3.3).
 
     Start empty. Add, again and again, the query (program without entities) that makes H(C) + H(A), the entropies of
@@ -38,9 +27,6 @@ def cmaxent(pool: Pool, num: int, seed: int, progress: Path | None = None) -> Ro
         pool: The pool.
         num: Rows wanted.
         seed: Equal seeds give equal rows; fewer rows are the first of more.
-        progress: File that keeps the choices, written once a minute and at the end or an interruption. What it holds of
-            this pool, method and seed is not chosen anew, and the result is that of an undisturbed run; a file of
-            others is replaced.
 
     Returns:
         Places of rows in the pool, in the order of choice, (num,).
@@ -48,19 +34,28 @@ def cmaxent(pool: Pool, num: int, seed: int, progress: Path | None = None) -> Ro
     Raises:
         ValueError: The pool has fewer rows, or ``num`` is below 1.
         ProgramError: A program is not in the grammar.
-        DataError: ``progress`` is some other file.
     """
-    return _greedy(pool, num, seed, [np.arange(len(pool.queries))], "cmaxent", progress)
-
-
-def hybrid(pool: Pool, num: int, seed: int, progress: Path | None = None) -> Rows:
-    """CMaxEnt + UAT: draw a template uniformly among those that have rows left, then choose greedily among its queries.
-
-    Arguments, result and errors are those of :func:`cmaxent`.
-    """
-    of_query = pool.template_of_query
-    starts = np.flatnonzero(np.diff(np.sort(of_query))) + 1
-    return _greedy(pool, num, seed, np.split(np.argsort(of_query, kind="stable"), starts), "hybrid", progress)
+    check_num(len(pool.query_of_row), num)
+    rng = np.random.default_rng(seed)
+    gains = Gain(pool.structures.atoms), Gain(pool.structures.compounds)
+    shuffled = rng.permutation(len(pool.query_of_row))
+    rows = shuffled[np.argsort(pool.query_of_row[shuffled], kind="stable")]
+    ends = np.cumsum(pool.counts)
+    following = ends - pool.counts
+    left = np.arange(len(pool.queries))  # queries that have rows left
+    chosen = np.empty(num, np.int64)
+    for step in trange(num, desc="cmaxent", disable=None, unit="row"):
+        scores = gains[0].entropy_with(left) + gains[1].entropy_with(left)
+        ties = np.flatnonzero(scores >= scores.max() - TIE)
+        place = int(ties[rng.integers(len(ties))])
+        query = int(left[place])
+        chosen[step] = rows[following[query]]
+        following[query] += 1
+        if following[query] == ends[query]:
+            left = np.delete(left, place)
+        for gain in gains:
+            gain.add(query)
+    return chosen
 
 
 class Gain:
@@ -116,77 +111,3 @@ class Gain:
             self._change[queries] += np.repeat(change, self._sizes[segments])
             self._sum += weight
             self._sum_of_logs += base
-
-
-def _greedy(
-    pool: Pool, num: int, seed: int, groups: list[NDArray[np.integer]], name: str, progress: Path | None
-) -> Rows:
-    """Choose greedily inside a group that is drawn uniformly among those with rows left."""
-    check_num(len(pool.query_of_row), num)
-    rng = np.random.default_rng(seed)
-    gains = Gain(pool.structures.atoms), Gain(pool.structures.compounds)
-    shuffled = rng.permutation(len(pool.query_of_row))
-    rows = shuffled[np.argsort(pool.query_of_row[shuffled], kind="stable")]
-    ends = np.cumsum(pool.counts)
-    following = ends - pool.counts
-    groups = list(groups)
-    chosen = np.empty(num, np.int64)
-    kept = _Kept(progress, pool, name, seed)
-    if kept.state is not None:
-        rng.bit_generator.state = kept.state
-    first = min(len(kept.choices), num)
-    try:
-        for step in trange(num, desc=f"{name}, {first} kept" if first else name, disable=None, unit="row"):
-            if step >= first:
-                at = int(rng.integers(len(groups)))
-                scores = gains[0].entropy_with(groups[at]) + gains[1].entropy_with(groups[at])
-                ties = np.flatnonzero(scores >= scores.max() - TIE)
-                place = int(ties[rng.integers(len(ties))])
-                kept.add(at, place, rng)
-            at, place = kept.choices[step]
-            query = int(groups[at][place])
-            chosen[step] = rows[following[query]]
-            following[query] += 1
-            if following[query] == ends[query]:
-                groups[at] = np.delete(groups[at], place)
-                if not len(groups[at]):
-                    del groups[at]
-            for gain in gains:
-                gain.add(query)
-    finally:
-        kept.write()
-    return chosen
-
-
-class _Kept:
-    """Choices of a sample in a file, with the state of the generator after the last of them."""
-
-    def __init__(self, file: Path | None, pool: Pool, name: str, seed: int) -> None:
-        self._file, self._written = file, time.monotonic()
-        self.choices: list[tuple[int, int]] = []  # group, place inside it
-        self.state: dict[str, Any] | None = None
-        if file is None:
-            return
-        digest = hashlib.sha256("\n".join([name, str(seed), *pool.queries]).encode())
-        digest.update(pool.query_of_row.tobytes())
-        self._key = digest.hexdigest()
-        if file.is_file():
-            try:
-                content = json.loads(file.read_text(encoding="utf-8"))
-                if content["key"] == self._key:
-                    self.choices, self.state = [(at, place) for at, place in content["choices"]], content["state"]
-            except (ValueError, TypeError, KeyError):
-                raise DataError(f"{file} does not hold the choices of a sample: move it away") from None
-
-    def add(self, at: int, place: int, rng: np.random.Generator) -> None:
-        """Keep one more choice, and write all if a minute is over."""
-        self.choices.append((at, place))
-        self.state = dict(rng.bit_generator.state)
-        if time.monotonic() - self._written > _EVERY:
-            self.write()
-
-    def write(self) -> None:
-        """Write what was chosen."""
-        if self._file is not None and self.choices:
-            write_json(self._file, {"key": self._key, "choices": self.choices, "state": self.state})
-            self._written = time.monotonic()

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from doppel.errors import DataError
 from doppel.selection import uat, uniform
-from studies.structural_sampling.max_entropy import TIE, Gain, cmaxent, hybrid
+from studies.structural_sampling.max_entropy import TIE, Gain, cmaxent
 from studies.structural_sampling.pool import Pool
 
 PROGRAMS = [
@@ -24,7 +20,6 @@ PROGRAMS = [
     "(H)",
     "(G (H) (A VALUE))",
 ]
-SAMPLERS = {"cmaxent": cmaxent, "hybrid": hybrid}
 
 
 def pool_of(counts: list[int]) -> Pool:
@@ -33,55 +28,18 @@ def pool_of(counts: list[int]) -> Pool:
     return Pool.of(rows[:: 1 if len(rows) < 3 else -1])
 
 
-@pytest.mark.parametrize("method", SAMPLERS)
-def test_one_seed_one_sample_and_fewer_rows_are_the_first_of_more(method: str) -> None:
+def test_one_seed_one_sample_and_fewer_rows_are_the_first_of_more() -> None:
     pool = pool_of([5, 3, 9, 1, 2, 4])
-    sampler = SAMPLERS[method]
-    rows = sampler(pool, 24, 7)
+    rows = cmaxent(pool, 24, 7)
     assert sorted(rows) == list(range(24))
-    assert list(sampler(pool, 10, 7)) == list(rows[:10]) == list(sampler(pool_of([5, 3, 9, 1, 2, 4]), 10, 7))
-    assert any(list(sampler(pool, 10, seed)) != list(rows[:10]) for seed in range(3))
-
-
-@pytest.mark.parametrize("stop", [1, 9, 22])
-@pytest.mark.parametrize("sampler", [cmaxent, hybrid])
-def test_an_interrupted_sample_goes_on_as_an_undisturbed_one(
-    sampler: Callable[..., NDArray[np.int64]], stop: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pool, file = pool_of([5, 3, 9, 1, 2, 4]), tmp_path / "rows.part"
-    calls, whole = iter(range(10_000)), sampler(pool, 24, 7)
-
-    def add(gain: Gain, query: int) -> None:
-        if next(calls) == 2 * stop:  # two gains a choice
-            raise KeyboardInterrupt
-        plain(gain, query)
-
-    plain = Gain.add
-    with monkeypatch.context() as patched:
-        patched.setattr(Gain, "add", add)
-        with pytest.raises(KeyboardInterrupt):
-            sampler(pool, 24, 7, file)
-    scored = []
-    score = Gain.entropy_with
-    monkeypatch.setattr(Gain, "entropy_with", lambda gain, rows: scored.append(1) or score(gain, rows))
-    assert list(sampler(pool, 24, 7, file)) == list(whole)
-    assert len(scored) == 2 * (24 - stop - 1)  # what was chosen is not chosen anew
-    assert list(sampler(pool, 24, 8, file)) == list(sampler(pool, 24, 8))  # another seed begins anew
-
-
-def test_a_file_that_holds_no_choices_is_left_alone(tmp_path: Path) -> None:
-    file = tmp_path / "rows.part"
-    file.write_text("my notes")
-    with pytest.raises(DataError, match=r"rows\.part"):
-        cmaxent(pool_of([5]), 2, 1, file)
-    assert file.read_text() == "my notes"
+    assert list(cmaxent(pool, 10, 7)) == list(rows[:10]) == list(cmaxent(pool_of([5, 3, 9, 1, 2, 4]), 10, 7))
+    assert any(list(cmaxent(pool, 10, seed)) != list(rows[:10]) for seed in range(3))
 
 
 @pytest.mark.parametrize("num", [0, 7])
-@pytest.mark.parametrize("method", SAMPLERS)
-def test_what_the_pool_does_not_have_is_refused(method: str, num: int) -> None:
+def test_what_the_pool_does_not_have_is_refused(num: int) -> None:
     with pytest.raises(ValueError, match=f"{num} .*6"):
-        SAMPLERS[method](pool_of([1, 2, 3]), num, 1)
+        cmaxent(pool_of([1, 2, 3]), num, 1)
 
 
 def entropies_with(pool: Pool, counts: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -117,12 +75,6 @@ def test_a_gain_is_what_counting_anew_gives(choices: list[int]) -> None:
         assert gain.entropy_with(slice(None)) == pytest.approx(anew, abs=1e-9)
 
 
-def test_hybrid_draws_templates_uniformly() -> None:
-    pool = pool_of([1, 40])
-    first = [int(pool.template_of_row[hybrid(pool, 1, seed)[0]]) for seed in range(600)]
-    assert abs(np.mean(first) - 0.5) < 0.08
-
-
 def test_diverse_samples_have_more_entropy_and_more_templates_than_uniform_ones() -> None:
     pool = pool_of([300, 40, 3, 3, 3, 3])
 
@@ -131,5 +83,5 @@ def test_diverse_samples_have_more_entropy_and_more_templates_than_uniform_ones(
         return sum(pool.structures.entropies(counts)), np.count_nonzero(counts)
 
     plain = judge(uniform(pool.template_of_row, 20, 1))
-    for rows in (uat(pool.template_of_row, 20, 1), cmaxent(pool, 20, 1), hybrid(pool, 20, 1)):
+    for rows in (uat(pool.template_of_row, 20, 1), cmaxent(pool, 20, 1)):
         assert judge(rows) > plain

@@ -65,7 +65,7 @@ def test_a_bad_row_is_named_and_skipped_only_when_asked_to(
     assert f"skipped {path}:3: " in streams.err and f"skipped 1 of 13 rows of {path}" in streams.err
 
 
-@pytest.mark.parametrize("method", ["cmaxent", "hybrid", "uat", "uniform"])
+@pytest.mark.parametrize("method", ["cmaxent", "uat", "uniform"])
 def test_choose_writes_whole_rows_in_the_order_of_choice(method: str, pool: Path, tmp_path: Path) -> None:
     outs = [tmp_path / name for name in ("first.jsonl", "again.jsonl", "fewer.jsonl")]
     for out, k in zip(outs, ("6", "6", "4"), strict=True):
@@ -108,7 +108,7 @@ def test_a_tsv_with_names_of_columns_is_read_by_them(tmp_path: Path, capsys: pyt
     ("words", "said"),
     [
         (["--num", "13"], "13 rows are asked of a pool of 12"),
-        (["--method", "hybrid", "--num", "0"], "0 rows are asked"),
+        (["--num", "0"], "0 rows are asked"),
         ([], "--num"),
     ],
 )
