@@ -8,7 +8,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from doppel.files import run_of
+from doppel.run_folder import run_of
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger

@@ -20,22 +20,8 @@ from doppel.errors import DataError
 
 #: YAML whose values are all texts, as they are written: ``no``, ``01234``, ``1.10`` and ``9:30`` too.
 _TextLoader: Any = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
-#: In the folder of a run from its first moment on: what its steps have made.
-MANIFEST = "manifest.json"
 #: Half of a surrogate pair, or a whole one, as JSON escapes it.
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
-
-
-def run_of(place: Path) -> Path:
-    """Return the run folder that a file, a training or a sampling lies in: RUN of RUN/SYSTEM/STAGE, and of RUN/parser.
-
-    It is the nearest folder above that holds ``manifest.json``, which ``run`` writes before its first step. A training
-    by hand has none above it: its run is the folder that it lies in.
-
-    Formal guarantees:
-        All trainings of a run find one folder, whichever system they are of, and so one ledger, which composes them.
-    """
-    return next((folder for folder in place.absolute().parents if (folder / MANIFEST).is_file()), place.parent)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from commands.run_folder.places import ROOT
-from doppel.files import run_of
+from doppel.run_folder import run_of
 from doppel.settings.yaml_files import read_yaml
 
 

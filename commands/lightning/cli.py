@@ -39,9 +39,9 @@ from datamodules.guards.overlap import Source
 from doppel.allocator import keep_freed_memory
 from doppel.console.command import HelpFormatter, command_help
 from doppel.errors import UserError
-from doppel.files import run_of
 from doppel.privacy.checkpoint import read_checkpoint
 from doppel.privacy.spec import PrivacyArguments
+from doppel.run_folder import run_of
 
 PREEMPTION = "callbacks.preemption.Preemption"
 WRITER = "callbacks.synthetic_writer.SyntheticWriter"

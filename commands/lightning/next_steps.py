@@ -13,7 +13,7 @@ from lightning.pytorch.utilities.model_helpers import is_overridden
 from callbacks.differential_privacy import DifferentialPrivacy
 from commands.lightning.by_hand import predict_command
 from commands.run_folder.places import ROOT
-from doppel.files import run_of
+from doppel.run_folder import run_of
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 
 

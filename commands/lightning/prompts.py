@@ -14,8 +14,9 @@ from datamodules.data_module import is_disclosable
 from datamodules.guards.overlap import Source, refuse_private
 from datamodules.reading.columns import Columns, reference_columns
 from doppel.errors import DataError, UserError
-from doppel.files import MANIFEST, read_json_lines, run_of
+from doppel.files import read_json_lines
 from doppel.lispress import is_valid
+from doppel.run_folder import MANIFEST, run_of
 
 #: Roles of lines that a model wrote, or that were drawn from such or by released shares.
 PROMPTS: tuple[Role, ...] = ("prompts", "candidates", "pool", *RELEASED)

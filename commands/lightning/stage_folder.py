@@ -13,8 +13,9 @@ from pathlib import Path
 from callbacks.slurm_job import SlurmJob
 from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
-from doppel.files import run_of, write_text
+from doppel.files import write_text
 from doppel.privacy.ledger import Ledger
+from doppel.run_folder import run_of
 
 OWNER = "owner.json"
 WANDB_ID = "wandb_id"

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from commands.run_folder.run_folder import RunFolder
-from doppel.files import run_of
+from doppel.run_folder import run_of
 
 #: Settings that are told, by section; others may name files, or rows.
 _TOLD = {

@@ -14,9 +14,9 @@ from commands.run_folder.steps import RELEASED
 from commands.run_folder.systems import system
 from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
-from doppel.files import run_of
 from doppel.privacy.accounting import Accountant, CalibrationError, Mechanism, compute_epsilon, cross_check
 from doppel.privacy.ledger import Ledger
+from doppel.run_folder import run_of
 
 #: The command that lets samples evolve by private votes.
 EVOLVE = "evolve"

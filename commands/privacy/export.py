@@ -12,9 +12,10 @@ from commands.run_folder.places import public_names
 from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.stage_config import StageConfig
 from doppel.errors import UserError
-from doppel.files import run_of, write_text
+from doppel.files import write_text
 from doppel.models.lora_folder import base_of, digests
 from doppel.privacy.card import CARD
+from doppel.run_folder import run_of
 
 if TYPE_CHECKING:
     from doppel.models.frozen_base import FrozenBase

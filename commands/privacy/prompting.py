@@ -17,8 +17,9 @@ from datamodules.reading.attribute_codes import codes_of
 from datamodules.reading.columns import Columns
 from datamodules.reading.example import Field
 from doppel.errors import UserError
-from doppel.files import read_json_lines, run_of
+from doppel.files import read_json_lines
 from doppel.lispress import is_valid
+from doppel.run_folder import run_of
 from doppel.settings.yaml_files import read_yaml
 from lightning_modules.sampling import SamplingArguments, generation_config
 

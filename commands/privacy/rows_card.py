@@ -14,8 +14,9 @@ from commands.privacy.coverage import check_budget
 from commands.privacy.marginals import Marginals
 from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
-from doppel.files import run_of, sha256_of, whole_file, write_json
+from doppel.files import sha256_of, whole_file, write_json
 from doppel.privacy.ledger import Ledger
+from doppel.run_folder import run_of
 from doppel.tables.marginals import Whole
 from doppel.tables.schema import OTHER, Schema
 

@@ -16,10 +16,10 @@ from datamodules.training_rows import TrainingRows, first_units
 from doppel.console.ledger import FILE_NAME
 from doppel.console.say import say
 from doppel.errors import UserError
-from doppel.files import run_of
 from doppel.privacy.accounting import GaussianRelease
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import DPPlan, PrivacyArguments
+from doppel.run_folder import run_of
 from doppel.text.unexpected import NoisyWords
 
 

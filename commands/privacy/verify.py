@@ -23,11 +23,12 @@ from commands.privacy.rows_card import check_rows
 from commands.run_folder.manifest import REPORTS, SYNTHETIC, Entry, told_by_ledger
 from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.steps import RELEASED
-from doppel.console.collection import no_collection
 from doppel.errors import UserError
-from doppel.files import MANIFEST, sha256_of, write_json, write_text
+from doppel.files import sha256_of, write_json, write_text
+from doppel.garbage import no_collection
 from doppel.privacy.card import check_card
 from doppel.privacy.plan import counted_in
+from doppel.run_folder import MANIFEST
 
 CARD = "privacy_card"
 _LIBRARIES = {"pld": "dp-accounting", "rdp": "dp-accounting", "prv": "opacus"}

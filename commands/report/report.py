@@ -11,8 +11,8 @@ from commands.report.report_json import build_report, write_report
 from commands.report.report_text import render
 from commands.report.write import write_page
 from commands.run_folder.run_folder import RunFolder
-from doppel.console.collection import no_collection
 from doppel.errors import UserError
+from doppel.garbage import no_collection
 
 
 @no_collection()

@@ -30,7 +30,7 @@ from datamodules.reading.attribute_codes import check_schema
 from doppel.console.heard import LOG, written_down
 from doppel.console.say import minutes, say
 from doppel.errors import UserError
-from doppel.files import run_of
+from doppel.run_folder import run_of
 from doppel.settings.yaml_files import dump, read_yaml
 from doppel.tables.schema import plain
 from doppel.text.topics import Codebook

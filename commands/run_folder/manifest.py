@@ -15,7 +15,8 @@ from commands.run_folder.places import public_names
 from commands.run_folder.steps import RELEASED, Role
 from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
-from doppel.files import MANIFEST, sha256_of
+from doppel.files import sha256_of
+from doppel.run_folder import MANIFEST
 
 #: What people read of a run.
 REPORTS = ("report.json", "report.html")

@@ -17,15 +17,16 @@ from commands.run_folder.steps import GIVEN, Step
 from datamodules.reading.files import file_digest
 from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
-from doppel.files import MANIFEST, sha256_of, write_json, write_text
+from doppel.files import sha256_of, write_json, write_text
 from doppel.privacy.fingerprint import keyed_fingerprint
 from doppel.privacy.ledger import Ledger
+from doppel.run_folder import MANIFEST
 
 _PATIENCE = 120  # seconds: jobs of one run may end at the same time
 
 
 def lay_out(run: Path) -> None:
-    """Begin the manifest of a run before its first step; it marks the folder (:func:`~doppel.files.run_of`)."""
+    """Begin the manifest of a run before its first step; it marks the folder (:func:`~doppel.run_folder.run_of`)."""
     with _held(run):
         if Manifest.read(run).version != VERSION:
             _write(run, {})

@@ -9,8 +9,8 @@ from filelock import FileLock, Timeout
 
 from doppel.console.ledger import FILE_NAME, SITE
 from doppel.errors import UserError
-from doppel.files import run_of
 from doppel.privacy.ledger import Ledger, join
+from doppel.run_folder import run_of
 
 _PATIENCE = 5  # seconds: a requeued job may come before its predecessor is gone
 

@@ -16,7 +16,7 @@ from datamodules.guards.overlap import Named, Source
 from datamodules.reading.columns import Columns, ReferenceColumns, reference_columns
 from datamodules.reading.files import expand_path, is_embedded
 from doppel.console.ledger import FILE_NAME
-from doppel.files import MANIFEST
+from doppel.run_folder import MANIFEST
 from doppel.settings.facts import Fact
 from doppel.settings.yaml_files import merge
 

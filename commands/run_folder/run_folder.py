@@ -20,7 +20,8 @@ from commands.run_folder.stage_config import StageConfig
 from commands.run_folder.systems import system
 from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
-from doppel.files import MANIFEST, kind_of
+from doppel.files import kind_of
+from doppel.run_folder import MANIFEST
 from doppel.settings.yaml_files import flat, listed
 
 _MARKS = {"report.json", FILE_NAME, "experiment.yaml", MANIFEST}

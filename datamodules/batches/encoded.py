@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from datamodules.reading.example import Example
 from datamodules.text_format import Encoded, TextFormat
-from doppel.console.collection import no_collection
+from doppel.garbage import no_collection
 
 _CHUNK = 2_000
 

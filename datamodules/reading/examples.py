@@ -15,9 +15,9 @@ from datamodules.reading.files import embedded_examples, is_embedded, state_of
 from datamodules.reading.records import Record, head_of, kind, read_records
 from datamodules.reading.unit_names import NameRule, UnitNames, check_rule
 from datamodules.reading.utterances import Utterances, known, remembering
-from doppel.console.collection import no_collection
 from doppel.errors import DataError
 from doppel.files import kind_of
+from doppel.garbage import no_collection
 from doppel.lispress import first_error
 from doppel.tables.schema import OTHER, as_word
 

@@ -14,9 +14,9 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from doppel.console.again import stop_when_told
-from doppel.console.collection import no_collection
 from doppel.console.command import call, load, reads_words
 from doppel.errors import UserError
+from doppel.garbage import no_collection
 
 Groups = Mapping[str, Mapping[str, str]]
 """Heading → name of each command → ``"module:function"``."""

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from doppel.console.table import Table
-from doppel.files import run_of
 from doppel.privacy.ledger import Ledger, LedgerError
 from doppel.privacy.plan import counted_in
+from doppel.run_folder import run_of
 
 FILE_NAME = "ledger.jsonl"
 #: Variable that names one ledger for all runs of a site.

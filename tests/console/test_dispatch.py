@@ -8,9 +8,9 @@ from pathlib import Path
 import console_commands
 import pytest
 
-from doppel.console.collection import no_collection
 from doppel.console.dispatch import main, overview
 from doppel.errors import UserError
+from doppel.garbage import no_collection
 
 COMMANDS = {"Look": {"measure": "console_commands:measure", "words": "console_commands:words"}}
 MORE = {"Steps": {"refuse": "console_commands:refuse"}}

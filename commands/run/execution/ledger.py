@@ -9,8 +9,8 @@ from pathlib import Path
 from commands.privacy.coverage import covered_summary, of_runs
 from commands.run.execution.slurm import load_site
 from commands.run_folder.run_folder import RunFolder
-from doppel.console.collection import no_collection
 from doppel.console.ledger import FILE_NAME, SITE, find, tables
+from doppel.garbage import no_collection
 from doppel.privacy.ledger import Ledger
 
 

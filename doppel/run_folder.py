@@ -1,0 +1,20 @@
+"""Where the folder of a run is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+#: In the folder of a run from its first moment on: what its steps have made.
+MANIFEST = "manifest.json"
+
+
+def run_of(place: Path) -> Path:
+    """Return the run folder that a file, a training or a sampling lies in: RUN of RUN/SYSTEM/STAGE, and of RUN/parser.
+
+    It is the nearest folder above that holds ``manifest.json``, which ``run`` writes before its first step. A training
+    by hand has none above it: its run is the folder that it lies in.
+
+    Formal guarantees:
+        All trainings of a run find one folder, whichever system they are of, and so one ledger, which composes them.
+    """
+    return next((folder for folder in place.absolute().parents if (folder / MANIFEST).is_file()), place.parent)
