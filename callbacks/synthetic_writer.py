@@ -34,7 +34,7 @@ class SyntheticWriter(BasePredictionWriter):
     Every rank appends to ``OUTPUT.rank{r}.jsonl.part``, on disk after every batch; at the end rank 0 merges the parts
     into ``OUTPUT`` in one atomic step and writes ``OUTPUT.metrics.json``
     (:func:`~callbacks.sample_metrics.sample_metrics`). A resumed run puts the indices of the parts into
-    ``trainer.datamodule.done``; indices name random streams (:func:`lightning_modules.sampling.sample_texts`), so no
+    ``trainer.datamodule.done``; indices name random streams (:func:`doppel.decoding.sampling.sample_texts`), so no
     numbers are drawn twice, on any number of ranks. Parts and ``OUTPUT`` of another model, other prompts or other
     tables of grammar and placeholders are refused, by fingerprints in each part and in the metrics. A sample that the
     model gave up has no line.

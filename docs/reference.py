@@ -18,12 +18,12 @@ from commands.run_folder.places import PLACE
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.guards.redaction import Redaction
 from datamodules.reading.columns import Columns
+from doppel.decoding.sampling import SamplingArguments
 from doppel.evolution.generators.limits import Limits
 from doppel.evolution.generators.wording import Wording
 from doppel.models.adapters import LoraArguments
 from doppel.privacy.spec import PrivacyArguments
 from lightning_modules.causal_lm import CausalLM
-from lightning_modules.sampling import SamplingArguments
 
 PAGE = Path(__file__).parent / "reference.md"
 #: Heading → the class whose arguments are its keys.

@@ -19,6 +19,8 @@ from datamodules.batches.batch import IGNORE_INDEX, LogicalBatch, MicroBatch, Pr
 from datamodules.reading.example import Field
 from datamodules.reading.files import expand_path
 from datamodules.text_format import MAX_LENGTH, Linearisation, TextFormat
+from doppel.decoding.sampling import SamplingArguments
+from doppel.decoding.tree_constraint import tree_constraint
 from doppel.errors import UserError
 from doppel.grammar.slot_table import SHIPPED
 from doppel.models.activations import attention_for, checkpoint_activations, leave_padding_alone, whole_rows
@@ -34,14 +36,13 @@ from doppel.privacy.card import origins_of
 from doppel.privacy.checkpoint import weights_fingerprint
 from doppel.privacy.optimizer import DPAdam
 from doppel.privacy.private_step import PrivateStep
-from lightning_modules.sampling import Sample, SamplingArguments, draw_samples
+from lightning_modules.sampling import Sample, draw_samples
 from lightning_modules.training.default_optimizer import constant, dp_adam
 from lightning_modules.training.graphs import CudaGraphs
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 from lightning_modules.training.step_policy import keep_adapters_wide
 from lightning_modules.training.token_loss import MeanTokenLoss, num_labels_of
 from lightning_modules.training.warm_start import WarmStart, adapt
-from lightning_modules.tree_constraint import tree_constraint
 
 #: Tokens of the rows that the check of rows mixes, and of the longest one beside which it compares gradients.
 _SHORT, _LONG, _LONGER = 8, 16, 64

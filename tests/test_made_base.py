@@ -22,13 +22,13 @@ from commands.run.experiment.experiment import load
 from commands.run.preflight.models import check_models
 from datamodules.text_format import TextFormat
 from doppel.console.plan import num_parameters_of
+from doppel.decoding.sampling import SamplingArguments, sample_texts
 from doppel.errors import DataError, UserError
 from doppel.models.encoders import TextFeaturizer
 from doppel.models.faults import ModelError
 from doppel.models.load import load_config, load_model, load_tokenizer
 from doppel.models.made import MADE_BY, how_to_make
 from doppel.privacy.card import origins_of
-from lightning_modules.sampling import SamplingArguments, sample_texts
 from models.smollm2 import make as made
 from tests.made_base import HEADS, KV_HEADS, LAYERS, POSITIONS, WIDTH, write_gguf
 

@@ -42,7 +42,7 @@ CORE, EXTRAS = PROJECT["dependencies"], PROJECT["optional-dependencies"]
 #: Parts of the library that need more than its dependencies → the extras that bring it.
 PARTS = {
     "doppel.compressed": ("train",),  # pyarrow, for Zstandard: who lacks it is told
-    "doppel.decoding": ("evolution",),
+    "doppel.decoding": ("evolution", "train"),
     "doppel.metrics": ("metrics", "mauve"),
     "doppel.models": ("models",),
     "doppel.privacy": ("opacus", "triton"),

@@ -23,10 +23,10 @@ from datamodules.reading.example import Example
 from datamodules.reading.examples import read_examples
 from datamodules.training_rows import first_units
 from datamodules.unit_data_module import UnitBatch, UnitDataModule
+from doppel.decoding.sampling import sample_texts
 from doppel.errors import UserError
 from doppel.files import read_json_lines, write_json_lines
 from lightning_modules.causal_lm import CausalLM
-from lightning_modules.sampling import sample_texts
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 
 _SAMPLING_BATCH = 64

@@ -16,12 +16,12 @@ from commands.run_folder.steps import SHARES
 from datamodules.reading.attribute_codes import codes_of
 from datamodules.reading.columns import Columns
 from datamodules.reading.example import Field
+from doppel.decoding.sampling import SamplingArguments, generation_config
 from doppel.errors import UserError
 from doppel.files import read_json_lines
 from doppel.lispress import is_valid
 from doppel.run_folder import run_of
 from doppel.settings.yaml_files import read_yaml
-from lightning_modules.sampling import SamplingArguments, generation_config
 
 if TYPE_CHECKING:
     from transformers import GenerationConfig

@@ -27,11 +27,11 @@ from datamodules.batches.cut import all_examples
 from datamodules.batches.encoded import encode_examples
 from datamodules.reading.example import Example
 from datamodules.reading.examples import read_examples
+from doppel.decoding.sampling import SamplingArguments, sample_texts
 from doppel.grammar import generate
 from doppel.grammar.slot_table import SHIPPED
 from doppel.metrics.fluency import LanguageModel
 from lightning_modules.causal_lm import CausalLM, Parse2Utterance, ParseTreeLM, UtteranceLM
-from lightning_modules.sampling import SamplingArguments, sample_texts
 
 BASE = Path(__file__).parent
 PAIRS_SEED = 101

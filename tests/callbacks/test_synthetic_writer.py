@@ -21,10 +21,11 @@ from tiny_sampling import NUM_SAMPLES, PromptData, TinyModel, read, sample
 from callbacks import synthetic_writer
 from datamodules.prompt_data_module import PromptDataModule
 from datamodules.reading.example import Field
+from doppel.decoding.sampling import SamplingArguments
 from doppel.errors import UserError
 from doppel.lispress import is_valid
 from doppel.privacy.checkpoint import weights_fingerprint
-from lightning_modules.sampling import Sample, SamplingArguments
+from lightning_modules.sampling import Sample
 from lightning_modules.training.strategy import LogicalBatchDDPStrategy
 
 

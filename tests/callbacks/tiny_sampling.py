@@ -17,7 +17,8 @@ from callbacks.synthetic_writer import SyntheticWriter
 from datamodules.batches.batch import PromptBatch
 from datamodules.reading.example import Field
 from datamodules.text_format import TextFormat
-from lightning_modules.sampling import Sample, SamplingArguments, draw_samples
+from doppel.decoding.sampling import SamplingArguments
+from lightning_modules.sampling import Sample, draw_samples
 
 NUM_SAMPLES = 22
 

@@ -17,9 +17,9 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from datamodules.batches.batch import IGNORE_INDEX, MicroBatch
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.reading.example import Example
+from doppel.decoding.sampling import SamplingArguments, sample_texts
 from doppel.errors import UserError
 from lightning_modules.causal_lm import CausalLM, Parse2Utterance, ParseTreeLM, UtteranceLM
-from lightning_modules.sampling import SamplingArguments, sample_texts
 
 TURN = Example("book lunch with Ana", "(Yield (Today))", "u", label="Calendar")
 

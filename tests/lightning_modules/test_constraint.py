@@ -30,14 +30,14 @@ from commands.run.experiment.experiment import load, shipped
 from commands.run_folder.places import ROOT
 from datamodules.text_format import Linearisation, TextFormat
 from doppel.decoding.decode import DrawingRule, Request, decode, longest_decodable
+from doppel.decoding.sampling import SamplingArguments, sample_texts
+from doppel.decoding.tree_constraint import TreeConstraint, tree_constraint
 from doppel.errors import UserError
 from doppel.grammar import generate
 from doppel.lispress import is_valid, read, write
 from doppel.lispress.api_table import read_api_names
 from doppel.lispress.lark import lark_grammar
 from doppel.lispress.tree_names import names_in_trees
-from lightning_modules.sampling import SamplingArguments, sample_texts
-from lightning_modules.tree_constraint import TreeConstraint, tree_constraint
 from tests.lispress.lispress_trees import corpus_trees, programs
 
 CONSTANTS = ROOT / "configs" / "grammar" / "smcalflow_constants.csv"

@@ -13,8 +13,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForC
 
 from datamodules.text_format import TextFormat
 from doppel.decoding.decode import longest_decodable
+from doppel.decoding.sampling import SamplingArguments, sample_texts
 from doppel.errors import UserError
-from lightning_modules.sampling import SamplingArguments, sample_texts
 
 WORDS = [f"w{i}" for i in range(8)]
 NUM_POSITIONS = 12

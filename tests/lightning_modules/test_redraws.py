@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from datamodules.batches.batch import PromptBatch
 from datamodules.text_format import Filled
+from doppel.decoding.sampling import SampledText, SamplingArguments, fault_of
 from doppel.errors import UserError
 from doppel.grammar import generate
 from doppel.lispress import holds_tree
 from lightning_modules import sampling
-from lightning_modules.sampling import SampledText, SamplingArguments, draw_samples, fault_of
+from lightning_modules.sampling import draw_samples
 
 #: Text, whether the model ends it, and its probability.
 LAW = [

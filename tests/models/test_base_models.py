@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, T5Config
 
+from doppel.decoding.sampling import SamplingArguments, sample_texts
 from doppel.errors import UserError
 from doppel.models.load import load_model
 from lightning_modules.causal_lm import UtteranceLM
-from lightning_modules.sampling import SamplingArguments, sample_texts
 
 
 def changed_weights(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], None]:

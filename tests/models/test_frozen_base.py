@@ -20,13 +20,13 @@ from callbacks import differential_privacy
 from callbacks.row_independence import check_row_independence
 from datamodules.batches.batch import MicroBatch
 from datamodules.prompt_data_module import PromptDataModule
+from doppel.decoding.sampling import SamplingArguments
 from doppel.errors import UserError
 from doppel.models import memory
 from doppel.models.adapters import LoraArguments
 from doppel.privacy import checkpoint as checkpoints
 from doppel.privacy.clipping import PerSampleClipper
 from lightning_modules.causal_lm import UtteranceLM
-from lightning_modules.sampling import SamplingArguments
 from lightning_modules.training.warm_start import WarmStart
 
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -24,12 +24,12 @@ from callbacks.differential_privacy import DifferentialPrivacy
 from callbacks.export import write_pretrained
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.prompt_data_module import PromptDataModule
+from doppel.decoding.sampling import SamplingArguments
 from doppel.errors import UserError
 from doppel.models.adapters import LoraArguments, add_adapters, merged_weights
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.spec import PrivacyArguments
 from lightning_modules.causal_lm import UtteranceLM
-from lightning_modules.sampling import SamplingArguments
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

@@ -15,9 +15,9 @@ from tokenizers.processors import TemplateProcessing
 from callbacks.export import write_pretrained
 from commands.privacy.prompting import Prompting
 from datamodules.reading.example import Field
+from doppel.decoding.sampling import SamplingArguments, sample_texts
 from doppel.models.load import load_tokenizer
 from lightning_modules.causal_lm import UtteranceLM
-from lightning_modules.sampling import SamplingArguments, sample_texts
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -15,8 +15,8 @@ from commands.lightning.trained_model import trained_model
 from commands.run.experiment.experiment import load
 from commands.run_folder.stage_config import StageConfig
 from datamodules.text_format import TextFormat
+from doppel.decoding.sampling import SamplingArguments, sample_texts
 from doppel.errors import UserError
-from lightning_modules.sampling import SamplingArguments, sample_texts
 
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.slow]
 STAGES = {

@@ -30,11 +30,11 @@ from commands.run.steps.recipes import steps_of
 from commands.run_folder.systems import BASE_MODEL
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.guards.redaction import Redaction
+from doppel.decoding.sampling import SamplingArguments
 from doppel.errors import UserError
 from doppel.models.adapters import LoraArguments
 from doppel.privacy.spec import PrivacyArguments
 from lightning_modules.causal_lm import CausalLM
-from lightning_modules.sampling import SamplingArguments
 
 USUAL = {"data.train_path": "embedded:train?num=200&seed=1", "reference": "embedded:test?num=60&seed=2"}
 USUAL |= {"data.val_path": None, "data.val_is_public": False, "num_samples": 100, "systems": ["one_stage", "two_stage"]}

@@ -9,9 +9,9 @@ import pytest
 from commands.run.experiment.experiment import load, shipped
 from commands.run.steps.recipes import steps_of
 from commands.run_folder.places import ROOT
+from doppel.decoding.sampling import SamplingArguments
 from doppel.errors import UserError
 from lightning_modules.causal_lm import ParseTreeLM
-from lightning_modules.sampling import SamplingArguments
 
 TABLES = ["DATA/smcalflow/api_types.csv", str(ROOT / "configs/grammar/smcalflow_constants.csv")]
 

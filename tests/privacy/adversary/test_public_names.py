@@ -12,11 +12,11 @@ from commands.data.public_trees import public_trees
 from commands.run.experiment.experiment import load, save, shipped
 from commands.run.steps.recipes import steps_of
 from datamodules.text_format import TextFormat
+from doppel.decoding.tree_constraint import tree_constraint
 from doppel.errors import UserError
 from doppel.grammar import generate
 from doppel.models.load import load_tokenizer
 from doppel.settings.yaml_files import dump
-from lightning_modules.tree_constraint import tree_constraint
 
 SECRET = "(Yield (Quetzalcoatl (Today)))"
 

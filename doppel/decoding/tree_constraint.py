@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache, reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import llguidance.hf
 import numpy as np
@@ -23,8 +23,25 @@ from doppel.lispress.api_table import read_api_names
 from doppel.lispress.lark import lark_grammar
 from doppel.lispress.tree_names import TREES, read_tree_names
 
-if TYPE_CHECKING:
-    from datamodules.text_format import TextFormat
+
+class TextFormat(Protocol):
+    """What sampling asks of the format of a model's texts: fields, special ids, and ids as text."""
+
+    @property
+    def source(self) -> str | None: ...
+    @property
+    def target(self) -> str: ...
+    @property
+    def linearisation(self) -> str: ...
+    @property
+    def tokenizer(self) -> Any: ...
+    @property
+    def bos_id(self) -> int: ...
+    @property
+    def eos_id(self) -> int: ...
+    @property
+    def pad_id(self) -> int: ...
+    def decode(self, ids: list[int]) -> str: ...
 
 
 class TreeConstraint:
@@ -89,7 +106,7 @@ def tree_constraint(text_format: TextFormat, grammar: str | list[str] | None) ->
 
     Args:
         text_format: Of the model.
-        grammar: As in :class:`lightning_modules.sampling.SamplingArguments`.
+        grammar: As in :class:`doppel.decoding.sampling.SamplingArguments`.
 
     Returns:
         The constraint, remembered for the next call; None where there is no grammar, or its files hold no tree.
