@@ -136,6 +136,7 @@ def test_a_requeued_training_ends_as_an_undisturbed_one_and_a_killed_one_never_t
     assert ours["global_step"] == theirs["global_step"] == NUM_STEPS
     for key, weight in theirs["state_dict"].items():
         assert torch.equal(ours["state_dict"][key], weight), key
+    cluster.wait(jobs["one_stage-words"], "COMPLETED")
     assert pipelines.ledger(name).epsilon("one_stage") == pipelines.ledger(undisturbed).epsilon("one_stage")
 
     cluster.run(
@@ -148,6 +149,7 @@ def test_a_requeued_training_ends_as_an_undisturbed_one_and_a_killed_one_never_t
     assert "resuming from parse_tree/checkpoints/last.ckpt" in output.read_text()
     assert pipelines.checkpoint(name, "parse_tree")["global_step"] >= NUM_STEPS - 10
     cluster.wait(again.get("two_stage-parse2utterance", jobs["two_stage-parse2utterance"]), "COMPLETED")
+    cluster.wait(again.get("two_stage-words", jobs["two_stage-words"]), "COMPLETED")
     spent = pipelines.ledger(name).epsilon("two_stage")
     assert pipelines.ledger(undisturbed).epsilon("two_stage") <= spent <= 8
     cluster.run("scancel", "--user=root")
