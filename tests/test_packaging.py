@@ -44,7 +44,7 @@ PARTS = {
     "doppel.compressed": ("train",),  # pyarrow, for Zstandard: who lacks it is told
     "doppel.decoding": ("evolution", "train"),
     "doppel.metrics": ("metrics", "mauve"),
-    "doppel.models": ("models",),
+    "doppel.models": ("models", "encoders"),
     "doppel.privacy": ("opacus", "triton"),
     "doppel.text": ("text",),
     "doppel.evolution": ("evolution",),
@@ -54,9 +54,9 @@ PARTS = {
 
 @pytest.mark.parametrize("room", ROOMS[:-1])
 def test_what_a_room_imports_is_declared(room: str) -> None:
-    names = ("models", "metrics", "text", "evolution", "opacus", "train", "minilm", "triton")
+    names = ("models", "metrics", "text", "evolution", "opacus", "train", "minilm", "encoders", "triton")
     extras = [requirement for name in names for requirement in EXTRAS[name]]
-    assert undeclared(room, [*CORE, *extras]) == set()  # who lacks minilm is told
+    assert undeclared(room, [*CORE, *extras]) == set()  # who lacks minilm or encoders is told
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from doppel.models.faults import ModelError
 from doppel.models.load import load_with_tokenizer
+from doppel.models.sentence_head import SentenceHead, is_sentence_encoder, load_head
 from doppel.models.texts import MAX_LENGTH, by_length, longest_text, padded, token_ids
 from doppel.privacy.checkpoint import weights_fingerprint
 
@@ -53,14 +54,14 @@ def _one_thread() -> Iterator[None]:
 class TextFeaturizer:
     """Features of texts by a Hugging Face model: the last layer's state of their last token, or a sentence vector.
 
-    ``mauve-text`` takes the last token too; unlike that package any architecture and any local folder will do. The
-    model is loaded at first use. Equal texts are read once.
+    ``mauve-text`` takes the last token too; unlike that package any architecture and any local folder will do. Of a
+    sentence encoder its own ``modules.json`` says what is taken: pooling, layers behind it, a prompt before each text.
+    The model is loaded at first use. Equal texts are read once.
 
     Args:
         model: local folder or hub name of any model that ``AutoModel`` loads.
         tokens_per_batch: padded tokens in one forward pass.
-        pooling: ``mean`` takes the mean over a text's tokens, of length 1, which is what a sentence encoder was
-            trained for.
+        pooling: Of a model without ``modules.json``; ``mean`` takes the mean over a text's tokens, of length 1.
         max_length: Tokens to which a text is cut; less where the model's context is shorter.
     """
 
@@ -77,6 +78,7 @@ class TextFeaturizer:
         self._shown: dict[int, bool] = {}
         self._form: str | None = None
         self._loaded: tuple[Any, Any] | None = None
+        self._head: SentenceHead | None = None
 
     def load(self) -> tuple[Any, Any]:
         """Return model and tokenizer, loaded once.
@@ -86,6 +88,8 @@ class TextFeaturizer:
         """
         if self._loaded is None:
             self._loaded = load_with_tokenizer(self.name, "encoder")
+            self._head = load_head(self.name, self._loaded[1])
+            self.pooling = "mean" if is_sentence_encoder(self.name) else self.pooling
         return self._loaded
 
     def __call__(self, texts: Sequence[str]) -> Tensor:
@@ -159,7 +163,7 @@ class TextFeaturizer:
         return _ROWS.get(self.load()[0].device.type, 1)
 
     def form(self) -> str:
-        """Return what independent features depend on beside the text: SHA-256 of weights, configuration and tokenizer,
+        """Return what independent features depend on beside the text: SHA-256 of weights, configuration, tokenizer,
         how they are read, and the kind of machine and the release of PyTorch that compute them; 64 hexadecimal digits.
         """
         if self._form is None:
@@ -169,6 +173,7 @@ class TextFeaturizer:
             backend = getattr(tokenizer, "backend_tokenizer", None)
             words = backend.to_str() if backend is not None else repr(sorted(tokenizer.get_vocab().items()))
             told = [self.pooling, self.max_length, model.config.to_json_string(), words, kind, torch.__version__]
+            told += [self._head.form()] if self._head is not None else []
             digest = weights_fingerprint(model.state_dict())
             self._form = hashlib.sha256(json.dumps([digest, *told]).encode()).hexdigest()
         return self._form
@@ -176,6 +181,7 @@ class TextFeaturizer:
     def _rows(self, texts: Sequence[str]) -> list[list[int]]:
         model, tokenizer = self.load()
         filler = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.unk_token_id or 0
+        texts = [self._head.prompt + text for text in texts] if self._head is not None else texts
         limit = min(longest_text(model, self.max_length), tokenizer.model_max_length)
         return [ids or [filler] for ids in token_ids(tokenizer, texts, limit, special=True)]
 
@@ -184,6 +190,8 @@ class TextFeaturizer:
         ids_BT, mask_BT = (tensor.to(model.device) for tensor in padded(rows, tokenizer.pad_token_id or 0))
         mask_BT = mask_BT.long()
         hidden_BTD = model(input_ids=ids_BT, attention_mask=mask_BT).last_hidden_state
+        if self._head is not None:
+            return F.normalize(self._head(hidden_BTD, mask_BT), dim=1).cpu()
         if self.pooling == "mean":
             return F.normalize((hidden_BTD * mask_BT[..., None]).sum(1) / mask_BT.sum(1, keepdim=True), dim=1).cpu()
         last_B = mask_BT.sum(1) - 1

@@ -14,6 +14,7 @@ from doppel.models.families import class_for, language_model_of
 from doppel.models.faults import FAILURES, LORA, ModelError, cannot, is_no_hub_name
 from doppel.models.lora_folder import CONFIG, WEIGHTS, base_of, lora_of, merge
 from doppel.models.quantized import check_packed, take_packed
+from doppel.models.sentence_head import check_reader
 from doppel.privacy.card import check_base
 
 if TYPE_CHECKING:
@@ -155,6 +156,8 @@ def check_loads(name: str | Path, kind: Kind = "causal_lm", is_frozen: bool = Fa
             _open_lora(lora[0])
             check_loads(lora[1], kind, is_frozen)
             return
+        if kind == "encoder":
+            check_reader(name)
         config = load_config(name)
         try:
             if (packing := getattr(config, "quantization_config", None)) is not None:
