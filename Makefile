@@ -15,7 +15,7 @@ RUN ?= runs/quickstart
 WORKERS ?= 2
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-.PHONY: help quickstart base-135m gpu-kit test test-slow test-all lint format results clean
+.PHONY: help quickstart base-135m gpu-kit test fast test-slow test-all lint style types format results clean
 
 help:
 	@echo "make quickstart  train, sample and evaluate on the embedded corpus at epsilon = 8 (RUN=$(RUN))"
@@ -45,12 +45,20 @@ gpu-kit: $(INSTALLED)
 base-135m: $(INSTALLED)
 	$(BIN)/python -m models.smollm2.make
 
-lint: $(INSTALLED)
+lint: style types
+
+style: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+types: $(INSTALLED)
 	$(BIN)/mypy
 
-test: lint
+# mypy has one process: beside the tests it takes the time of none.
+test: style
+	@$(MAKE) --no-print-directory --jobs 2 types fast
+
+fast: $(INSTALLED)
 	$(PYTEST) -m "not slow and not gpu and not slurm"
 
 test-slow: $(INSTALLED)
