@@ -85,11 +85,12 @@ def batch(timed: Timed, rows: Path, num_rows: int) -> None:
 
 def histogram(timed: Timed, rows: Path, num_rows: int) -> None:
     """noisy histogram of labels"""
-    from doppel.privacy.histogram import NoisyHistogram
+    from doppel.privacy.histogram import unit_sums
+    from doppel.privacy.release import NoisyHistogram
 
     turns = _turns(rows)
     labels = sorted({turn.label for turn in turns})
-    timed(lambda: NoisyHistogram(10.0).release(((turn.unit, {turn.label: 1.0}) for turn in turns), labels))
+    timed(lambda: NoisyHistogram(10.0).draw(unit_sums(((turn.unit, {turn.label: 1.0}) for turn in turns), labels)))
 
 
 def topics(timed: Timed, rows: Path, num_rows: int) -> float:

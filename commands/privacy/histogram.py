@@ -135,7 +135,8 @@ def release(
     Raises:
         BudgetExceededError: It alone costs more than its scope may spend.
     """
-    from doppel.privacy.histogram import NoisyHistogram, unit_sums
+    from doppel.privacy.histogram import unit_sums
+    from doppel.privacy.release import NoisyHistogram
 
     with hold(stage_dir):
         if path.exists():
@@ -144,7 +145,7 @@ def release(
 
         def numbers() -> dict[str, Any]:
             rows = zip((turn.unit for turn in made.turns), list(vectors(made.turns)), strict=True)
-            sums = unit_sums(rows, bins) if made.sigma is None else NoisyHistogram(made.sigma).release(rows, bins)
-            return {"sums": sums, **told}
+            sums = unit_sums(rows, bins)
+            return {"sums": sums if made.sigma is None else NoisyHistogram(made.sigma).draw(sums), **told}
 
         write_json(path, made.once(numbers) or {**made.terms, "sums": None, **told})

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from tqdm import tqdm
 
-from commands.privacy.stage_release import contents
 from doppel.errors import DataError, UserError
 from doppel.files import read_json_lines, write_json_lines
 from doppel.privacy.fingerprint import key_path, keyed_fingerprint
 from doppel.privacy.ledger import Ledger
+from doppel.privacy.release import contents, once
 from doppel.tables.marginals import MODEL_SEED, Measurement, Table
 from doppel.tables.schema import Schema
 
@@ -74,13 +74,10 @@ class Marginals:
             BudgetExceededError: The ledger cannot pay; nothing was spent.
         """
         asked = json.loads(json.dumps({**terms, "model_seed": MODEL_SEED}))
-        if not self.terms:
-            known = self.ledger.mechanisms.get(self.mechanism)
-            if known is not None and known.done_steps:
-                self.ledger.release(self.mechanism, content=asked)
-            else:
-                self.ledger.spend(self.mechanism, asked)
-            self.terms = asked
+        told = once(self.ledger, self.mechanism, lambda: asked)
+        if told is None:
+            self.ledger.release(self.mechanism, content=asked)
+        self.terms = told or asked
         differ = [name for name, value in asked.items() if self.terms.get(name) != value]
         if differ:
             raise DataError(
@@ -104,7 +101,7 @@ class Marginals:
 
         stream, mechanism = Secret(noise_seed).stream("marginals"), NoisyMarginals(terms["noise_multiplier"])
         with tqdm(total=100, desc="measured", unit="%", bar_format=_BAR, disable=None) as bar:
-            releases = mechanism.release(private, stream, done=list(self.records), keep=keep, tell=tell)
+            releases = mechanism.draw(private, stream, done=list(self.records), keep=keep, tell=tell)
             return (independent if terms.get("method") == "independent" else aim)(releases)
 
     def refuse_another(self, table: str, fingerprint: Callable[[], str]) -> None:

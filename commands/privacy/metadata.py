@@ -8,7 +8,6 @@ from jsonargparse.typing import PositiveFloat, PositiveInt
 
 from commands.privacy.marginals import Marginals, Method, terms_of
 from commands.privacy.rows_card import draw_rows
-from commands.privacy.stage_release import declare
 from commands.run_folder.ownership import hold, ledger_of_run
 from datamodules.reading.attributes import Attributes
 from datamodules.reading.example import Unit
@@ -19,6 +18,7 @@ from doppel.errors import UserError
 from doppel.files import try_folder
 from doppel.privacy.gdp import mu_of
 from doppel.privacy.ledger import Ledger
+from doppel.privacy.release import declare
 from doppel.privacy.spec import PrivacyArguments, default_delta, note_on_delta
 from doppel.tables.releases import NoisyMarginals
 
@@ -103,8 +103,9 @@ def metadata(
         named = {"unit_column": unit_column, "unit_names": unit_names}
         terms = terms_of(known, protected, num_units, sigma, method=method, **named)
         if private is not None:
-            spec = PrivacyArguments(target_epsilon or epsilon, delta).plan_releases(num_units, protected, sigma)
-            declare(book, scope, out.name, spec, content_digest(path), NoisyMarginals, seed=noise_seed)
+            privacy = PrivacyArguments(target_epsilon or epsilon, delta)
+            plan = privacy.plan_release(NoisyMarginals.kind, num_units, protected, sigma)
+            declare(book, scope, out.name, plan, content_digest(path), noise_seed)
         model = found.fit(terms, private, noise_seed)
         if private is None:
             print(f"{book.path}: drawn by the releases there; no row of {table} was read")

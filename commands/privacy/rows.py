@@ -12,12 +12,13 @@ from jsonargparse.typing import PositiveInt
 from commands.privacy.attributes import STAGE, table_of
 from commands.privacy.marginals import Marginals, terms_of
 from commands.privacy.rows_card import draw_rows, write_rows
-from commands.privacy.stage_release import declare, read_private
+from commands.privacy.stage_release import read_private
 from commands.run_folder.ownership import hold, ledger_of_run
 from datamodules.reading.attribute_codes import check_schema
 from datamodules.training_rows import TrainingRows
 from doppel.files import try_folder
 from doppel.privacy.ledger import Ledger
+from doppel.privacy.release import declare
 from doppel.privacy.spec import PrivacyArguments
 from doppel.tables.releases import NoisyMarginals
 
@@ -66,19 +67,13 @@ def rows(
         found, private = Marginals(book, book.mechanism_id(privacy.scope, STAGE)), None
         if found.is_finished:
             found.refuse_another(private_rows.path, lambda: private_rows.fingerprint)
-            spec = privacy.plan_histogram(int(found.terms["num_units"]), unit)
+            num_units = int(found.terms["num_units"])
         else:
             private = table_of(read_private(given, needs_label=True), codes)
-            spec = privacy.plan_histogram(private.num_units, unit)
-            declare(
-                book,
-                privacy.scope,
-                STAGE,
-                spec,
-                private_rows.fingerprint,
-                NoisyMarginals,
-                seed=privacy.seed,
-                total_epsilon=privacy.total_epsilon,
-            )
-        model = found.fit(terms_of(codes.schema, unit, spec.num_units, spec.noise_multiplier), private, privacy.seed)
+            num_units = private.num_units
+        plan = privacy.plan_release(NoisyMarginals.kind, num_units, unit, privacy.histogram_noise(num_units))
+        if private is not None:
+            terms = (privacy.seed, privacy.total_epsilon)
+            declare(book, privacy.scope, STAGE, plan, private_rows.fingerprint, *terms)
+        model = found.fit(terms_of(codes.schema, unit, num_units, plan.noise_multiplier), private, privacy.seed)
         draw_rows(out, model, codes.schema, found, num_rows, seed, Path(schema).name)

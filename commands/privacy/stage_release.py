@@ -16,9 +16,9 @@ from datamodules.training_rows import TrainingRows, first_units
 from doppel.console.ledger import FILE_NAME
 from doppel.console.say import say
 from doppel.errors import UserError
-from doppel.privacy.accounting import GaussianRelease
-from doppel.privacy.ledger import Ledger
-from doppel.privacy.spec import DPPlan, PrivacyArguments
+from doppel.privacy.ledger import BudgetExceededError, Ledger
+from doppel.privacy.release import GaussianRelease, declare, once
+from doppel.privacy.spec import PrivacyArguments
 from doppel.run_folder import run_of
 from doppel.text.unexpected import NoisyWords
 
@@ -100,19 +100,15 @@ class StageRelease:
         if sigma is None:
             ledger.caveat(privacy.scope, f"the exact {name} was released, which has no privacy guarantee", voids=True)
             return cls(turns, str(rows.unit), num_units, None, None, "")
-        spec = privacy.plan_releases(num_units, str(rows.unit), sigma)
+        plan = privacy.plan_release(kind.kind, num_units, str(rows.unit), sigma)
         total = _total(stage_dir, privacy)
-        mechanism = declare(ledger, privacy.scope, stage, spec, rows.fingerprint, kind, total_epsilon=total)
+        mechanism = declare(ledger, privacy.scope, stage, plan, rows.fingerprint, total_epsilon=total)
         return cls(turns, str(rows.unit), num_units, sigma, ledger, mechanism, privacy.scope, name)
 
     def once(self, numbers: Callable[[], Mapping[str, Any]]) -> dict[str, Any] | None:
-        """Return what was released, or draw it, pay for it and say in the ledger what it is.
+        """Return what was released, or draw it and pay for it (:func:`~doppel.privacy.release.once`).
 
-        Formal guarantees:
-            Killed at any moment, a process has paid and released, or neither: the numbers are in the line that pays.
-            Who goes on reads that line, and noise is never drawn a second time for one payment: one whose line a crash
-            tore is left out, for a part of its numbers may stand there. So is one that a scope cannot pay any more,
-            before the turns are read in vain. An interruption of the reading spends nothing.
+        One whose line a crash tore is left out, and so is one that a scope cannot pay any more.
 
         Args:
             numbers: Draws the numbers, with the noise of this release.
@@ -123,24 +119,19 @@ class StageRelease:
         Raises:
             BudgetExceededError: It alone costs more than its scope may spend.
         """
-        if self.ledger is not None:
-            for paid in contents(self.ledger, self.mechanism):
-                return paid
-            why = None
-            if self.ledger.mechanisms[self.mechanism].done_steps:
-                why = "was charged, and a crash tore its line in the ledger"
-            elif not self.ledger.remaining(self.mechanism):
-                if not self.ledger.spent(self.scope):
-                    self.ledger.spend(self.mechanism)  # refuses and says why
-                why = "is not in the budget any more, for what crashes undid stays spent"
-            if why is not None:
-                text = f"the release of {self.scope}, {self.name}, {why}: the run goes on without"
-                self.ledger.caveat(self.scope, text, voids=False)
-                say(f"warning: {text}")
-                return None
-        content = {**self.terms, **numbers()}
-        if self.ledger is not None:
-            self.ledger.spend(self.mechanism, content)
+        if self.ledger is None:
+            return {**self.terms, **numbers()}
+        why = "was charged, and a crash tore its line in the ledger"
+        try:
+            content = once(self.ledger, self.mechanism, lambda: {**self.terms, **numbers()})
+        except BudgetExceededError:
+            if self.ledger.remaining(self.mechanism) or not self.ledger.spent(self.scope):
+                raise
+            content, why = None, "is not in the budget any more, for what crashes undid stays spent"
+        if content is None:
+            text = f"the release of {self.scope}, {self.name}, {why}: the run goes on without"
+            self.ledger.caveat(self.scope, text, voids=False)
+            say(f"warning: {text}")
         return content
 
     @property
@@ -160,43 +151,6 @@ def _total(stage_dir: Path, privacy: PrivacyArguments) -> float | None:
         return privacy.total_epsilon
     total = (of_system(experiment, privacy.scope).get("privacy") or {}).get("total_epsilon")
     return None if total is None else float(total)
-
-
-def declare(
-    ledger: Ledger,
-    scope: str,
-    stage: str,
-    spec: DPPlan,
-    fingerprint: str,
-    kind: type[GaussianRelease],
-    planned_steps: int = 1,
-    seed: int | None = None,
-    total_epsilon: float | None = None,
-) -> str:
-    """Declare a mechanism in a ledger, or find the one that an interrupted run declared; a fixed seed voids its scope,
-    and a total limits what all on the same data cost.
-
-    Returns:
-        Its id.
-    """
-    mechanism = ledger.open(
-        scope=scope,
-        stage=stage,
-        spec=spec,
-        planned_steps=planned_steps,
-        data_fingerprint=fingerprint,
-        kind=kind.kind,
-        total_epsilon=total_epsilon,
-    )
-    if seed is not None:
-        text = f"the noise of {stage} was drawn from a fixed seed, and whoever reads it can subtract the noise"
-        ledger.caveat(scope, text, voids=True)
-    return mechanism
-
-
-def contents(ledger: Ledger, mechanism: str) -> list[dict[str, Any]]:
-    """Return the numbers that a mechanism has released, in their order."""
-    return [dict(own.content) for own in ledger.releases(mechanism) if own.content is not None]
 
 
 def read_private(data: Mapping[str, Any], needs_label: bool = False) -> list[Example]:

@@ -27,7 +27,7 @@ from doppel.errors import UserError
 from doppel.files import sha256_of, write_json, write_text
 from doppel.garbage import no_collection
 from doppel.privacy.card import check_card
-from doppel.privacy.plan import counted_in
+from doppel.privacy.plan import TRAININGS, counted_in
 from doppel.run_folder import MANIFEST
 
 CARD = "privacy_card"
@@ -197,6 +197,8 @@ def _budget(name: str, summary: Mapping[str, Any], reasons: list[str]) -> dict[s
 def _mechanism(recorded: Mapping[str, Any]) -> dict[str, Any]:
     """A mechanism by the field's names: σ, q, C, B, N, and its steps; with bands its rounds, and their q."""
     names = ("sample_rate", "noise_multiplier", "max_grad_norm", "batch_size", "num_units", "max_rows_per_unit")
+    if recorded["kind"] not in TRAININGS:  # a release has neither steps' batches nor gradients
+        names = ("sample_rate", "noise_multiplier", "num_units")
     kind = recorded["kind"].replace("_", " ")
     steps = {"steps_done": recorded["done_steps"], "steps_planned": recorded["wanted_steps"]}
     steps |= {"bands": recorded["bands"]} if "bands" in recorded else {}
@@ -298,6 +300,11 @@ def _verdict(reasons: list[str]) -> list[str]:
     return ["NOT VERIFIED:", *(f"- {text}" for text in reasons)] if reasons else ["VERIFIED"]
 
 
+def _batches(mechanism: Mapping[str, Any]) -> str:
+    """C and B of a training."""
+    return f"C = {mechanism['max_grad_norm']:g}, B = {mechanism['batch_size']}, " if "batch_size" in mechanism else ""
+
+
 def render_card(content: Mapping[str, Any]) -> str:
     """Render a card as text for people."""
     lines = [f"Privacy card of {content['run']}, {content['made']}", "", content["statement"]]
@@ -312,7 +319,7 @@ def render_card(content: Mapping[str, Any]) -> str:
             lines.append(f"  spent so far: ε = {first} ({library}){checks if others else ''}")
         lines += [
             f"  {m['stage']}: {m['mechanism']}, q = {m['sample_rate']:.4g}, σ = {m['noise_multiplier']:.4g}, "
-            f"C = {m['max_grad_norm']:g}, B = {m['batch_size']}, N = {m['num_units']}, "
+            f"{_batches(m)}N = {m['num_units']}, "
             f"{m['steps_done']} of {m['steps_planned']} {counted_in(m.get('bands', 1))}"
             for m in own["mechanisms"]
         ]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -12,15 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from commands.privacy.evolution_settings import Evolution
-from commands.privacy.stage_release import contents, declare
 from datamodules.reading.example import Example
 from datamodules.training_rows import TrainingRows
 from doppel.errors import DataError, UserError
-from doppel.evolution.budget import STAGE, plan_beside, plan_votes
+from doppel.evolution.budget import STAGE, plan_votes
 from doppel.evolution.candidates import Candidate, fingerprint
 from doppel.evolution.votes import NearestNeighbourHistogram, NoisyVotes
-from doppel.privacy.histogram import NoisyHistogram, unit_sums
+from doppel.privacy.histogram import unit_sums
 from doppel.privacy.ledger import Ledger
+from doppel.privacy.plan import ReleasePlan
+from doppel.privacy.release import NoisyHistogram, NoisySums, contents, declare, once
 from doppel.privacy.spec import PrivacyArguments
 
 #: Stage of the sizes of labels.
@@ -70,7 +70,6 @@ class VoteReleases:
         self._turns, self._rows, self._settings, self._labels, self._embed = turns, rows, settings, labels, embed
         self._ledger, self._privacy = ledger, privacy
         self._unit, self._num_units = str(rows.unit), len({turn.unit for turn in turns})
-        self._kept: list[dict[str, Any]] = []
         self._votes = ""
         self.noise_multiplier: float | None = None
         self.rounds, self.num_lost = settings.rounds, 0
@@ -84,18 +83,9 @@ class VoteReleases:
         ledger, privacy, rounds = self._ledger, self._privacy, self._settings.rounds
         if ledger is None or privacy is None:
             return
-        known = ledger.mechanisms.get(ledger.mechanism_id(privacy.scope, STAGE))
-        if known is None or not known.done_steps:
-            spec = plan_beside(privacy, self._num_units, rounds, self._unit, ledger)
-        else:
-            spec = plan_votes(privacy, self._num_units, rounds, self._unit)
-            spec = replace(spec, noise_multiplier=known.key[1])
-        fingerprint = self._rows.fingerprint
-        terms = (NoisyVotes, rounds, privacy.seed, privacy.total_epsilon)
-        self._votes = declare(ledger, privacy.scope, STAGE, spec, fingerprint, *terms)
-        self.noise_multiplier = spec.noise_multiplier
-        released = contents(ledger, self._votes)
-        self._kept = [*contents(ledger, ledger.mechanism_id(privacy.scope, SIZES)), *released]
+        plan = plan_votes(privacy, self._num_units, rounds, self._unit, ledger)
+        self._votes = self._declare(ledger, privacy, STAGE, plan)
+        self.noise_multiplier, released = plan.noise_multiplier, contents(ledger, self._votes)
         self.num_lost = ledger.mechanisms[self._votes].done_steps - len(released)
         self.rounds = rounds - self.num_lost
         if self.rounds < 1:
@@ -121,56 +111,67 @@ class VoteReleases:
             BudgetExceededError: The budget does not afford it; nothing was counted.
         """
         asked = {"round": number, "pool": fingerprint(pool), "num_bins": len(bins_BD)}
-        own = next((record for record in self._kept if record.get("round") == number), None)
-        if own is not None:
-            if any(own[name] != value for name, value in asked.items()):
-                raise DataError(
-                    f"it has votes of round {number} for other candidates: the generator, its answers or its prompts "
-                    "changed since; restore them",
-                    about=None if self._ledger is None else self._ledger.path,
-                )
-            return _votes(own)
-        if self._ledger is not None and not self._ledger.remaining(self._votes):
-            self._ledger.spend(self._votes)  # refuses and says why, before the texts are embedded in vain
-        votes_each = self._settings.votes_each
-        sums = self._histogram.sums(bins_BD, None if self._labels is None else labels, votes_each)
-        told = {**asked, "votes_each": votes_each}
-        return _votes(self._release(told, sums, self._votes, self.noise_multiplier))
+        votes_each, labelled = self._settings.votes_each, None if self._labels is None else labels
+        own = self._once(
+            self._votes,
+            NoisyVotes,
+            self.noise_multiplier,
+            {**asked, "votes_each": votes_each},
+            lambda: self._histogram.sums(bins_BD, labelled, votes_each),
+            number,
+        )
+        if own is None or any(own[name] != value for name, value in asked.items()):
+            raise DataError(
+                f"it has votes of round {number} for other candidates: the generator, its answers or its prompts "
+                "changed since; restore them",
+                about=None if self._ledger is None else self._ledger.path,
+            )
+        return [sum_ * math.sqrt(own["votes_each"]) for sum_ in own["sums"]]  # each of the k votes weighs 1/√k
 
     def sizes(self) -> dict[str, float] | None:
         """Release the noisy numbers of units by label, once; equal ones where that release was lost."""
         if self._labels is None:
             return None
-        own = next((record for record in self._kept if "labels" in record), None)
-        if own is None:
-            bins, mechanism, sigma, ledger, privacy = list(self._labels), "", None, self._ledger, self._privacy
-            if ledger is not None and privacy is not None:
-                spec, fingerprint = privacy.plan_histogram(self._num_units, self._unit), self._rows.fingerprint
-                sigma, terms = spec.noise_multiplier, (NoisyHistogram, 1, privacy.seed, privacy.total_epsilon)
-                mechanism = declare(ledger, privacy.scope, SIZES, spec, fingerprint, *terms)
-                if ledger.mechanisms[mechanism].done_steps:
-                    return dict.fromkeys(bins, 1.0)
-            rows = ((turn.unit, {turn.label: 1.0} if turn.label else {}) for turn in self._turns)
-            own = self._release({"labels": bins}, unit_sums(rows, bins), mechanism, sigma)
-        return dict(zip(own["labels"], own["sums"], strict=True))
+        bins, mechanism, sigma, ledger, privacy = list(self._labels), "", None, self._ledger, self._privacy
+        if ledger is not None and privacy is not None:
+            sigma = privacy.histogram_noise(self._num_units)
+            plan = privacy.plan_release(NoisyHistogram.kind, self._num_units, self._unit, sigma)
+            mechanism = self._declare(ledger, privacy, SIZES, plan)
+
+        rows = ((turn.unit, {turn.label: 1.0} if turn.label else {}) for turn in self._turns)
+        own = self._once(mechanism, NoisyHistogram, sigma, {"labels": bins}, lambda: unit_sums(rows, bins))
+        return dict.fromkeys(bins, 1.0) if own is None else dict(zip(own["labels"], own["sums"], strict=True))
 
     def note(self, sha256: str) -> None:
         """Note the samples that are about to be written."""
         if self._ledger is not None:
             self._ledger.release(self._votes, sha256=sha256)
 
-    def _release(
-        self, told: Mapping[str, Any], sums: Mapping[str, float], mechanism: str, sigma: float | None
-    ) -> dict[str, Any]:
-        """Sums with noise, paid for and kept; without privacy as they are, and kept nowhere."""
-        if self._ledger is None or self._privacy is None or sigma is None:
-            return {**told, "sums": list(sums.values())}
-        seed = None if self._privacy.seed is None else self._privacy.seed + len(self._kept)
-        noisy = NoisyVotes(sigma).release(sums, seed)
-        record = {**told, "noise_multiplier": sigma, "sums": list(noisy.values())}
-        self._ledger.spend(mechanism, record)
-        self._kept.append(record)
-        return record
+    def _declare(self, ledger: Ledger, privacy: PrivacyArguments, stage: str, plan: ReleasePlan) -> str:
+        fingerprint = self._rows.fingerprint
+        return declare(ledger, privacy.scope, stage, plan, fingerprint, privacy.seed, privacy.total_epsilon)
+
+    def _once(
+        self,
+        mechanism: str,
+        kind: type[NoisySums],
+        sigma: float | None,
+        told: Mapping[str, Any],
+        sums: Callable[[], Mapping[str, float]],
+        number: int = 1,
+    ) -> dict[str, Any] | None:
+        """Sums with noise, drawn, paid for and kept once; without privacy as they are, and kept nowhere."""
+        ledger, privacy = self._ledger, self._privacy
+        if ledger is None or privacy is None or sigma is None:
+            return {**told, "sums": list(sums().values())}
+        ids = [ledger.mechanism_id(privacy.scope, stage) for stage in (SIZES, STAGE)]
+        seed = None if privacy.seed is None else privacy.seed + sum(len(contents(ledger, own)) for own in ids)
+
+        def draw() -> dict[str, Any]:
+            noisy = kind(sigma).draw(sums(), seed)
+            return {**told, "noise_multiplier": sigma, "sums": list(noisy.values())}
+
+        return once(ledger, mechanism, draw, number)
 
     @cached_property
     def _histogram(self) -> NearestNeighbourHistogram:
@@ -181,8 +182,3 @@ class VoteReleases:
         )
         labels = None if self._labels is None else [turn.label for turn in self._turns]
         return NearestNeighbourHistogram(parts, [turn.unit for turn in turns], labels)
-
-
-def _votes(record: Mapping[str, Any]) -> list[float]:
-    """Votes from sums, in which each of the k votes of a text weighs 1/√k."""
-    return [sum_ * math.sqrt(record["votes_each"]) for sum_ in record["sums"]]

@@ -17,6 +17,7 @@ from datamodules.reading.columns import Columns, reference_columns
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import expand_path
 from doppel.files import read_json_lines, write_json, write_json_lines
+from doppel.privacy.histogram import unit_sums
 from doppel.text.unexpected import ENGLISH, NoisyWords, UnexpectedWords, read_vocabulary
 from doppel.text.words import words_of
 
@@ -66,7 +67,8 @@ def words(
             public = [turn.utterance for turn in read_examples(expand_path(reference), "utterance", columns=columns)]
             rule = UnexpectedWords(read_vocabulary(vocabulary or ENGLISH), public, per_unit, made.unit != "utterance")
             vectors = rule.vectors((turn.unit, turn.utterance) for turn in made.turns)
-            found = rule.found(NoisyWords(sigma).release(vectors, rule.bins), made.num_units, sigma)
+            sums = NoisyWords(sigma).draw(unit_sums(vectors, rule.bins))
+            found = rule.found(sums, made.num_units, sigma)
             return {"per_unit": per_unit, **asdict(found)}
 
         content = made.once(numbers)

@@ -96,7 +96,7 @@ def read_release(record: RunFolder, of: str, trees: Sequence[str]) -> Release | 
         None where there is none.
     """
     ledger, samples = ledger_of(record), record.manifest.samples().get(of)
-    from doppel.privacy.histogram import NoisyHistogram  # need torch, which no --help waits for
+    from doppel.privacy.release import NoisyHistogram  # need torch, which no --help waits for
     from doppel.tables.releases import NoisyMarginals
 
     if samples is None or samples.budget is None or not ledger.exists():

@@ -10,7 +10,7 @@ from typing import Any
 
 from doppel.console.table import Table
 from doppel.privacy.ledger import Ledger, LedgerError
-from doppel.privacy.plan import counted_in
+from doppel.privacy.plan import TRAININGS, counted_in
 from doppel.run_folder import run_of
 
 FILE_NAME = "ledger.jsonl"
@@ -82,8 +82,8 @@ def tables(summary: dict[str, Any]) -> str:
             "unit": m["unit"],
             "q": f"{m['sample_rate']:.5g}",
             "sigma": f"{m['noise_multiplier']:.4f}",
-            "C": f"{m['max_grad_norm']:g}",
-            "B": f"{m['batch_size']:,}",
+            "C": f"{m['max_grad_norm']:g}" if m["kind"] in TRAININGS else "–",
+            "B": f"{m['batch_size']:,}" if m["kind"] in TRAININGS else "–",
             "N": f"{m['num_units']:,}",
             "steps": f"{m['done_steps']:,}/{m['wanted_steps']:,}{' ' + counted_in(m['bands']) if 'bands' in m else ''}",
             "epsilon alone": "void" if m["epsilon"] is None else f"{m['epsilon']:.3f}",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from doppel.evolution.votes import NoisyVotes
-from doppel.privacy.accounting import DPMechanism, Mechanism, calibrate_noise_multiplier
-from doppel.privacy.gdp import mu_of
-from doppel.privacy.histogram import NoisyHistogram
+from doppel.privacy.accounting import Mechanism
 from doppel.privacy.ledger import Ledger
-from doppel.privacy.spec import DPPlan, PrivacyArguments
+from doppel.privacy.plan import ReleasePlan, calibrate
+from doppel.privacy.release import NoisyHistogram
+from doppel.privacy.spec import PrivacyArguments
 from doppel.text.unexpected import NoisyWords
 
 #: What the ledger calls a round of votes.
@@ -21,25 +21,27 @@ CLEAR = 1.0
 
 
 def plan_votes(
-    privacy: PrivacyArguments, num_units: int, rounds: int, unit: str, beside: Sequence[Mechanism] = ()
-) -> DPPlan:
-    """Plan all rounds, whose noise is calibrated once.
+    privacy: PrivacyArguments,
+    num_units: int,
+    rounds: int,
+    unit: str,
+    ledger: Ledger | None = None,
+    planned: Sequence[Mechanism] = (),
+) -> ReleasePlan:
+    """Plan all rounds, whose noise is calibrated once, beside what their scope has spent on a ledger.
 
     Formal guarantees:
         A round is a Gaussian release of sensitivity 1 without subsampling
-        (:class:`~doppel.evolution.votes.NearestNeighbourHistogram`), so it is 1/σ-GDP. T rounds beside further Gaussian
-        releases, of noise multipliers s, are √(T/σ² + Σ 1/s²)-GDP together, exactly (Dong, Roth and Su, 2022, corollary
-        3.3). So σ = √(T / (μ² - Σ 1/s²)) for the μ of (ε, δ). Where something beside is no plain Gaussian release,
-        where the ledger's accountant finds more than ε by its rounding, or where another one was asked for, σ is what
-        that accountant calibrates.
+        (:class:`~doppel.evolution.votes.NearestNeighbourHistogram`). What is on file keeps its σ.
 
     Args:
-        privacy: ε, δ and accountant; with ``histogram_noise_multiplier``, ``histogram_share`` or
+        privacy: ε, δ, accountant and scope; with ``histogram_noise_multiplier``, ``histogram_share`` or
             ``words_noise_multiplier``, further releases in the budget.
         num_units: N.
         rounds: T.
         unit: What is protected.
-        beside: What else the budget pays for, such as rows of attributes that it has paid for already.
+        ledger: What pays; it may not be there yet.
+        planned: What the scope will pay before the votes and is not on the ledger.
 
     Returns:
         The plan: q = 1, sensitivity 1, T planned steps.
@@ -47,54 +49,14 @@ def plan_votes(
     Raises:
         CalibrationError: No noise keeps the ε.
     """
-    draft = privacy.plan_releases(num_units, unit, 1.0, rounds)
-    draft = replace(
-        draft,
-        histogram_noise_multiplier=privacy.histogram_noise(num_units),
-        words_noise_multiplier=privacy.words_noise(num_units),
-    )
-    beside = [*beside, *draft.releases]
-    left = mu_of(draft.budget.target_epsilon, draft.budget.delta) ** 2
-    left -= sum(mechanism.steps / mechanism.noise_multiplier**2 for mechanism in beside)
-    if draft.budget.accountant == "pld" and left > 0 and all(mechanism.sample_rate == 1.0 for mechanism in beside):
-        exact = replace(draft, noise_multiplier=math.sqrt(rounds / left))
-        if exact.budget.allows([*beside, NoisyVotes(exact.noise_multiplier, rounds)]):
-            return exact
-
-    def mechanisms_of(sigma: float) -> list[DPMechanism]:
-        return [*beside, NoisyVotes(sigma, rounds)]
-
-    budget = draft.budget
-    sigma = calibrate_noise_multiplier(mechanisms_of, budget.target_epsilon, budget.delta, budget.accountant)
-    return replace(draft, noise_multiplier=sigma)
-
-
-def plan_beside(
-    privacy: PrivacyArguments,
-    num_units: int,
-    rounds: int,
-    unit: str,
-    ledger: Ledger | None,
-    planned: Sequence[Mechanism] = (),
-) -> DPPlan:
-    """Plan as :func:`plan_votes`, beside what the scope has spent on a ledger, such as rows of attributes.
-
-    Args:
-        privacy: ε, δ, accountant and scope.
-        num_units: N.
-        rounds: T.
-        unit: What is protected.
-        ledger: What pays; it may not be there yet, and no round of the scope is on it.
-        planned: What the scope will pay before the votes and is not on the ledger.
-    """
-    if ledger is None or not ledger.exists():
-        return plan_votes(privacy, num_units, rounds, unit, planned)
-    spent = ledger.spent(privacy.scope)
-    if any(record.kind == NoisyHistogram.kind for record in spent):
-        privacy = replace(privacy, histogram_noise_multiplier=None, histogram_share=None)
-    if any(record.kind == NoisyWords.kind for record in spent):
-        privacy = replace(privacy, words_noise_multiplier=None)
-    return plan_votes(privacy, num_units, rounds, unit, [*planned, *(record.mechanism() for record in spent)])
+    spent = ledger.spent(privacy.scope) if ledger is not None and ledger.exists() else []
+    kinds = {record.kind for record in spent}
+    noises = {NoisyHistogram.kind: privacy.histogram_noise(num_units), NoisyWords.kind: privacy.words_noise(num_units)}
+    beside = [Mechanism(1.0, own, 1) for kind, own in noises.items() if own is not None and kind not in kinds]
+    on_file = next((record.key[1] for record in spent if record.stage == STAGE), None)
+    known = [*planned, *(record.mechanism() for record in spent if on_file is None), *beside]
+    sigma = calibrate(privacy.budget(num_units, unit), known, lambda sigma: [NoisyVotes(sigma, rounds)])
+    return privacy.plan_release(NoisyVotes.kind, num_units, unit, on_file or sigma, rounds, tuple(beside))
 
 
 @dataclass(frozen=True)
@@ -118,7 +80,7 @@ class Outlook:
     votes_each: int
     rounds: int
     noise_multiplier: float | None
-    plan: DPPlan | None = None
+    plan: ReleasePlan | None = None
     beside: tuple[Mechanism, ...] = ()
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NoReturn
 
@@ -11,22 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from doppel.nearest import Whole, nearest, normalised, whole
-from doppel.privacy.accounting import GaussianRelease
-from doppel.privacy.histogram import add_noise, unit_sums
+from doppel.privacy.histogram import unit_sums
+from doppel.privacy.release import NoisySums
 
 #: Rows whose votes are held at a time, but for those of one unit.
 _PART = 2**16
 
 
 @dataclass(frozen=True)
-class NoisyVotes(GaussianRelease):
-    """Rounds of votes, each with noise; :class:`NearestNeighbourHistogram` argues the sensitivity of its sums."""
+class NoisyVotes(NoisySums):
+    """Rounds of votes; :class:`NearestNeighbourHistogram` argues the sensitivity of their sums."""
 
     kind: ClassVar[str] = "gaussian_votes"
-
-    def release(self, sums: Mapping[str, float], seed: int | None = None) -> dict[str, float]:
-        """Return the noisy sums of one round, see :func:`~doppel.privacy.histogram.add_noise`."""
-        return add_noise(sums, self.noise_multiplier, seed)
 
 
 class NearestNeighbourHistogram:

@@ -11,7 +11,7 @@ A map; `docs/claims.md` says for each claim which test attacks it, `docs/privacy
 - `banded_noise`: noise of which later steps take a part back.
 - `sampling`: the Poisson sample of a step.
 - `spec`: what a user asks for.
-- `plan`: the budget, and the plan that keeps it: σ, C, q, B, the steps.
+- `plan`: the budget, the plans that keep it, of trainings and of releases, and their σ.
 - `bands`: with which coefficients it does, over how many steps.
 - `optimizer`: Adam that knows its noise.
 - `accounting`: what a mechanism costs, ε of mechanisms composed, and σ for an ε.
@@ -20,7 +20,8 @@ A map; `docs/claims.md` says for each claim which test attacks it, `docs/privacy
 - `checkpoint`: what a checkpoint says of the privacy of its weights.
 - `card`: what an exported folder says of the same.
 - `fingerprint`: what tells data sets apart, and tells nobody what they hold.
-- `histogram`: one noised histogram, of labels or of function types, under the same budget.
+- `release`: releases beside trainings, one class a kind: declared, drawn once, in the line that pays.
+- `histogram`: sums over units, of sensitivity 1, and their noise.
 - `gdp`: Gaussian differential privacy: many releases that count as one Gaussian.
 - `audit`: a lower bound on ε from an attack.
 

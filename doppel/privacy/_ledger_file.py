@@ -40,7 +40,7 @@ class BudgetExceededError(LedgerError):
 
 
 @dataclass(frozen=True)
-class Release:
+class Released:
     """What a mechanism has given away.
 
     Attributes:
@@ -72,7 +72,7 @@ class MechanismRecord:
     stage: str
     fields: dict[str, Any]
     done_steps: int = 0
-    releases: list[Release] = field(default_factory=list)
+    releases: list[Released] = field(default_factory=list)
 
     @property
     def kind(self) -> str:
@@ -321,12 +321,12 @@ class LedgerFile:
                     raise self._damaged("it spends less than one step")
                 known.done_steps += int(record["steps"])
                 if "content" in record:
-                    known.releases.append(Release(known.done_steps, content=dict(record["content"])))
+                    known.releases.append(Released(known.done_steps, content=dict(record["content"])))
             case "release":
                 known, steps = self.mechanisms[record["mechanism"]], int(record["steps"])
                 if not 0 < steps <= known.done_steps or ("sha256" in record) == ("content" in record):
                     raise self._damaged("it is of steps that were not spent, or of nothing")
-                known.releases.append(Release(steps, record.get("sha256"), record.get("content")))
+                known.releases.append(Released(steps, record.get("sha256"), record.get("content")))
             case "caveat":
                 caveat = (str(record["text"]), bool(record["voids"]))
                 told = self.caveats.setdefault(record["scope"], [])

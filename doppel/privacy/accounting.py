@@ -61,9 +61,8 @@ class CalibrationError(UserError):
 class DPMechanism(Protocol):
     """What releases something of private data, as calibration, composition and the ledger see it: what it costs.
 
-    A training is a :class:`Mechanism`, all else a :class:`GaussianRelease`. How it is drawn is no part of this, and
-    differs: a training's noise is added by :func:`~doppel.privacy.private_step.noisy_mean`, that of another kind by the
-    ``release`` of its class.
+    A training is a :class:`Mechanism`, whose noise is added by :func:`~doppel.privacy.private_step.noisy_mean`; all
+    else is a :class:`~doppel.privacy.release.Release`, which draws itself.
     """
 
     @property
@@ -114,29 +113,6 @@ class Mechanism:
         if self.sample_rate < 1.0:
             step = dp_event.PoissonSampledDpEvent(self.sample_rate, step)
         return dp_event.SelfComposedDpEvent(step, int(self.steps))
-
-
-@dataclass(frozen=True)
-class GaussianRelease:
-    """`steps` Gaussian releases of sensitivity 1 without subsampling; a subclass says of what, and draws them.
-
-    Formal guarantees:
-        Noise of standard deviation sigma on a function of sensitivity 1 is the Gaussian mechanism of noise multiplier
-        sigma, whatever was released before. A subclass argues its sensitivity, and that its noise is as good.
-
-    Attributes:
-        noise_multiplier: sigma, above 0.
-        steps: Number of releases, at least 1.
-    """
-
-    noise_multiplier: float
-    steps: int = 1
-    kind: ClassVar[str] = "gaussian"
-
-    @property
-    def dp_event(self) -> DpEvent:
-        """The releases, composed."""
-        return Mechanism(1.0, self.noise_multiplier, self.steps).dp_event
 
 
 def default_delta(num_units: int) -> float:
@@ -209,6 +185,16 @@ def _steps(event: Any, count: int = 1) -> Iterator[tuple[DpEvent, int]]:
             yield from _steps(part, count)
     else:
         yield event, count
+
+
+def plain_mu_squared(mechanisms: Iterable[DPMechanism]) -> float | None:
+    """Return μ² of mechanisms that are Gaussian ones of sensitivity 1 without subsampling; None where one is not."""
+    from dp_accounting import dp_event
+
+    parts = [part for mechanism in mechanisms for part in _steps(mechanism.dp_event)]
+    if not all(isinstance(event, dp_event.GaussianDpEvent) for event, _ in parts):
+        return None
+    return sum(count / event.noise_multiplier**2 for event, count in parts)
 
 
 @functools.lru_cache(maxsize=4096)  # the runs of one setting need one accounting between them

@@ -10,11 +10,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from statistics import NormalDist
-from typing import TYPE_CHECKING, ClassVar, Protocol
-
-from doppel.privacy.accounting import GaussianRelease
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from doppel.privacy.secret import KeyedStream
@@ -37,17 +34,6 @@ class Bits(Protocol):
 
     def randrange(self, stop: int, /) -> int:
         """Return a number below ``stop``."""
-
-
-@dataclass(frozen=True)
-class NoisyHistogram(GaussianRelease):
-    """How often public labels occur, with noise; `unit_sums` argues the sensitivity, `add_noise` the noise."""
-
-    kind: ClassVar[str] = "gaussian_histogram"
-
-    def release(self, rows: Iterable[tuple[str, Mapping[str, float]]], bins: Iterable[str]) -> dict[str, float]:
-        """Return the noisy sums, see `unit_sums`."""
-        return add_noise(unit_sums(rows, bins), self.noise_multiplier)
 
 
 def largest_noise(num_bins: int) -> float:
@@ -96,7 +82,7 @@ def add_noise(sums: Mapping[str, float], noise_multiplier: float, seed: int | No
 
     Formal guarantees:
         For sums of sensitivity 1 on the grid (`unit_sums`) this is one Gaussian release of noise multiplier sigma
-        without subsampling, `NoisyHistogram`, on every bin, those without a unit too. The noise is the discrete
+        without subsampling (:mod:`.release`), on every bin, those without a unit too. The noise is the discrete
         Gaussian on the grid (Canonne, Kamath and Steinke, 2020), drawn exactly from a cryptographic stream, so no
         rounding tells anything. At so many grid points its privacy differs from the continuous one by < exp(-10^10).
 

@@ -35,20 +35,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from doppel.privacy._ledger_file import BudgetExceededError, LedgerError, LedgerFile, MechanismRecord, Release
+from doppel.privacy._ledger_file import BudgetExceededError, LedgerError, LedgerFile, MechanismRecord, Released
 from doppel.privacy._ledger_notes import find_known
 from doppel.privacy._ledger_sharing import follow, join
 from doppel.privacy._ledger_summary import Coming, compose, everything, summarise
 from doppel.privacy._ledger_total import admit_to_all, noted
 from doppel.privacy.accounting import Mechanism
 from doppel.privacy.fingerprint import key_path, keyed_fingerprint
-from doppel.privacy.plan import BANDED, DPPlan, PrivacyBudget
+from doppel.privacy.plan import DPPlan, PrivacyBudget, ReleasePlan
 
-__all__ = ["BudgetExceededError", "Coming", "Ledger", "LedgerError", "MechanismRecord", "Release", "join"]
-
-_RECORDED = (
-    "unit", "max_rows_per_unit", "sample_rate", "noise_multiplier", "max_grad_norm", "batch_size", "num_units",
-)  # fmt: skip
+__all__ = ["BudgetExceededError", "Coming", "Ledger", "LedgerError", "MechanismRecord", "Released", "join"]
 
 
 class Ledger:
@@ -88,7 +84,7 @@ class Ledger:
         """Return mechanisms of a scope that have spent a step; none where the scope is not on file."""
         return [own for own in self.mechanisms.values() if own.scope == self._prefix + scope and own.done_steps]
 
-    def releases(self, mechanism_id: str) -> list[Release]:
+    def releases(self, mechanism_id: str) -> list[Released]:
         """Return the releases of a mechanism, in order; nothing of one that is not on file."""
         known = self.mechanisms.get(mechanism_id)
         return [] if known is None else list(known.releases)
@@ -111,10 +107,9 @@ class Ledger:
         *,
         scope: str,
         stage: str,
-        spec: DPPlan,
+        spec: DPPlan | ReleasePlan,
         planned_steps: int,
         data_fingerprint: str,
-        kind: str = "poisson_subsampled_gaussian",
         total_epsilon: float | None = None,
     ) -> str:
         """Declare a mechanism, or find the one that an interrupted run declared. Spends nothing.
@@ -125,11 +120,9 @@ class Ledger:
         Args:
             scope: The released system that this mechanism belongs to.
             stage: Name of the stage within the scope.
-            spec: The guarantee that the stage runs under. Of a noised histogram q is 1 and `max_grad_norm` the
-                sensitivity.
+            spec: The guarantee that it runs under.
             planned_steps: Steps that this stage will take. With bands the file counts their rounds and the reserve.
             data_fingerprint: Identifies the private data (a hash, never content).
-            kind: What the mechanism is, for the reader of the ledger; with bands it says so.
             total_epsilon: What all budgets on the same data may cost together, see
                 :func:`~doppel.privacy._ledger_total.admit_to_all`.
 
@@ -148,15 +141,8 @@ class Ledger:
             raise LedgerError(
                 f"planned_steps of {scope}/{stage} is {planned_steps}: plan at least one.", about=self.path
             )
-        promise, reserve = asdict(spec.budget), spec.reserve(planned_steps)
-        num_rounds = spec.rounds(planned_steps) + reserve
-        numbers = {**spec.to_dict(), "sample_rate": spec.round_rate}
+        promise, fields = asdict(spec.budget), spec.terms(planned_steps, keyed_fingerprint(data_fingerprint))
         mechanism_id, scope = self.mechanism_id(scope, stage), self._prefix + scope
-        steps = {"planned_steps": num_rounds, "data_fingerprint": keyed_fingerprint(data_fingerprint)}
-        fields = {"kind": kind, **{name: numbers[name] for name in _RECORDED}, **steps}
-        if spec.bands > 1:
-            told = {name: numbers[name] for name in ("bands", "coefficients")}
-            fields |= {"kind": BANDED, **told, "reserve": reserve}
         with self._file.locked():
             budget, known = self._file.promises.get(scope), self._file.mechanisms.get(mechanism_id)
             if self._file.has_begun(scope):
@@ -180,7 +166,7 @@ class Ledger:
                 with noted(self._file, self._prefix, opened):
                     pass
             elif total_epsilon is not None:
-                coming = [opened.mechanism(num_rounds)] if self._file.has_begun(scope) else spec.mechanisms()
+                coming = [opened.mechanism(opened.planned_steps)] if self._file.has_begun(scope) else spec.mechanisms()
                 admit_to_all(self._file, self._prefix, opened, total_epsilon, coming)
         return mechanism_id
 
@@ -241,7 +227,7 @@ class Ledger:
                     "spent.",
                     about=self.path,
                 )
-            if sha256 is None or Release(steps, sha256) not in known.releases:
+            if sha256 is None or Released(steps, sha256) not in known.releases:
                 self._file.append({"type": "release", "mechanism": mechanism_id, "steps": steps, **told})
 
     def remaining(self, mechanism_id: str, later: Sequence[Mechanism] = ()) -> int:

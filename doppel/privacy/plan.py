@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -12,8 +12,10 @@ from doppel.privacy.accounting import (
     CalibrationError,
     DPMechanism,
     Mechanism,
+    calibrate_noise_multiplier,
     check_terms,
     compute_epsilon,
+    plain_mu_squared,
     poisson_rate,
 )
 from doppel.privacy.bands import relative_rmse
@@ -24,6 +26,11 @@ from doppel.privacy.bands import relative_rmse
 RESERVE_FROM = 20
 #: What the ledger calls a training with bands.
 BANDED = "banded_matrix_factorization"
+#: Kinds of trainings, which alone have a clipping norm and a batch size.
+TRAININGS = (Mechanism.kind, BANDED)
+_RECORDED = (
+    "unit", "max_rows_per_unit", "sample_rate", "noise_multiplier", "max_grad_norm", "batch_size", "num_units",
+)  # fmt: skip
 
 
 def counted_in(bands: int) -> str:
@@ -75,6 +82,38 @@ class PrivacyBudget:
                 high = middle
             middle = (low + high) // 2
         return low
+
+
+def calibrate(
+    budget: PrivacyBudget, known: Sequence[DPMechanism], unknown: Callable[[float], Sequence[DPMechanism]]
+) -> float:
+    """Return the least noise multiplier with which a budget pays for something beside what is known already.
+
+    Formal guarantees:
+        Gaussian releases of sensitivity 1 without subsampling, of noise multipliers s, are √(Σ 1/s²)-GDP together,
+        exactly (Dong, Roth and Su, 2022, corollary 3.3). So where all are, T of them have σ = √(T / (μ² - Σ 1/s²)) for
+        the μ of (ε, δ). Where something is no such release, where the ledger's accountant finds more than ε by its
+        rounding, or where another one was asked for, σ is what that accountant calibrates.
+
+    Args:
+        budget: ε, δ and accountant.
+        known: What it pays for, with its noise.
+        unknown: What it is also to pay for, for a σ.
+
+    Raises:
+        CalibrationError: No noise keeps the ε.
+    """
+    own = unknown(1.0)
+    of_own, of_known = plain_mu_squared(own), plain_mu_squared(known)
+    is_training = any(one.kind in TRAININGS for one in own)  # whose noise stays as it was begun with
+    if budget.accountant == "pld" and not is_training and of_own is not None and of_known is not None:
+        from doppel.privacy.gdp import mu_of
+
+        left = mu_of(budget.target_epsilon, budget.delta) ** 2 - of_known
+        if left > 0 and budget.allows([*known, *unknown(sigma := math.sqrt(of_own / left))]):
+            return sigma
+    terms = (budget.target_epsilon, budget.delta, budget.accountant)
+    return calibrate_noise_multiplier(lambda sigma: [*unknown(sigma), *known], *terms)
 
 
 @dataclass(frozen=True)
@@ -193,15 +232,34 @@ class DPPlan:
         return sum(self.stage_steps)
 
     @property
+    def kind(self) -> str:
+        """What a ledger calls it."""
+        return Mechanism.kind if self.bands == 1 else BANDED
+
+    @property
     def releases(self) -> tuple[Mechanism, ...]:
         """The plain Gaussian releases beside the stages: a histogram and counts of words, if there are any."""
         noises = (self.histogram_noise_multiplier, self.words_noise_multiplier)
         return tuple(Mechanism(1.0, sigma, 1) for sigma in noises if sigma is not None)
 
-    def mechanisms(self) -> tuple[Mechanism, ...]:
-        """Return one mechanism per stage, as planned, and what is released beside them."""
+    def stages(self) -> tuple[Mechanism, ...]:
+        """Return one mechanism per stage, as planned."""
         rounds = [self.rounds(steps) + self.reserve(steps) for steps in self.stage_steps]
-        return (*(Mechanism(self.round_rate, self.noise_multiplier, num) for num in rounds), *self.releases)
+        return tuple(Mechanism(self.round_rate, self.noise_multiplier, num) for num in rounds)
+
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        """Return the stages, and what is released beside them."""
+        return (*self.stages(), *self.releases)
+
+    def terms(self, planned_steps: int, data_fingerprint: str) -> dict[str, Any]:
+        """Return what a ledger's line says of a stage of so many steps; with bands, in rounds, its reserve included."""
+        numbers = {**self.to_dict(), "sample_rate": self.round_rate}
+        reserve = self.reserve(planned_steps)
+        told = {name: numbers[name] for name in _RECORDED} | {"planned_steps": self.rounds(planned_steps) + reserve}
+        told |= {"data_fingerprint": data_fingerprint}
+        if self.bands > 1:
+            told |= {name: numbers[name] for name in ("bands", "coefficients")} | {"reserve": reserve}
+        return {"kind": self.kind, **told}
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields, JSON-ready, the budget's first; B is called `batch_size`, as always on disk. Those of
@@ -213,3 +271,48 @@ class DPPlan:
             del own[name]
         first = {**own.pop("budget"), "num_units": self.num_units, "batch_size": own.pop("expected_batch_size")}
         return {**first, **own, "stage_steps": list(self.stage_steps)}
+
+
+@dataclass(frozen=True)
+class ReleasePlan:
+    """Everything that the guarantee of a release depends on, fixed before it is drawn.
+
+    Attributes:
+        budget: What its whole scope may cost together.
+        kind: Of its mechanism.
+        num_units: Number N of units in the private data.
+        noise_multiplier: sigma.
+        steps: How often it is drawn.
+        beside: Further releases that the budget pays.
+    """
+
+    budget: PrivacyBudget
+    kind: str
+    num_units: int
+    noise_multiplier: float
+    steps: int = 1
+    beside: tuple[Mechanism, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be a guarantee."""
+        if not 0.0 < self.noise_multiplier < math.inf:
+            raise CalibrationError(f"noise_multiplier is {self.noise_multiplier}: give a finite number above 0.")
+
+    def mechanisms(self) -> tuple[Mechanism, ...]:
+        """Return the release, and what is released beside it."""
+        return (Mechanism(1.0, self.noise_multiplier, self.steps), *self.beside)
+
+    def terms(self, planned_steps: int, data_fingerprint: str) -> dict[str, Any]:
+        """Return what a ledger's line says of it: as of a training, whose clipping norm is the sensitivity."""
+        return {
+            "kind": self.kind,
+            "unit": self.budget.unit,
+            "max_rows_per_unit": None,
+            "sample_rate": 1.0,
+            "noise_multiplier": self.noise_multiplier,
+            "max_grad_norm": 1.0,
+            "batch_size": self.num_units,
+            "num_units": self.num_units,
+            "planned_steps": planned_steps,
+            "data_fingerprint": data_fingerprint,
+        }

@@ -14,12 +14,12 @@ from doppel.privacy.accounting import (
     MAX_NOISE_MULTIPLIER,
     Accountant,
     CalibrationError,
-    calibrate_noise_multiplier,
+    Mechanism,
     default_delta,
     poisson_rate,
 )
 from doppel.privacy.bands import GAIN, best_bands, coefficients, rough_noise_multiplier
-from doppel.privacy.plan import DPPlan, PrivacyBudget
+from doppel.privacy.plan import DPPlan, PrivacyBudget, ReleasePlan, calibrate
 from doppel.settings.facts import setting
 
 #: With fewer units, a delta below 1/N may be a large one.
@@ -178,23 +178,23 @@ class PrivacyArguments:
         is_worth_it = banded.equivalent.noise_multiplier <= (1.0 - GAIN) * plan.noise_multiplier
         return banded if is_worth_it or self.bands != "auto" else plan
 
-    def plan_histogram(self, num_units: int, unit: str) -> DPPlan:
-        """Return the plan of the histogram: one release at q = 1, sensitivity 1, under the budget of its scope."""
-        noise = self.histogram_noise(num_units)
-        if noise is None:
-            raise CalibrationError("histogram_noise_multiplier is null: no histogram is in the budget.")
-        return self.plan_releases(num_units, unit, noise)
+    def plan_release(
+        self,
+        kind: str,
+        num_units: int,
+        unit: str,
+        noise_multiplier: float | None,
+        steps: int = 1,
+        beside: tuple[Mechanism, ...] = (),
+    ) -> ReleasePlan:
+        """Return the plan of releases at q = 1, sensitivity 1, under the budget of their scope.
 
-    def plan_releases(self, num_units: int, unit: str, noise_multiplier: float, steps: int = 1) -> DPPlan:
-        """Return the plan of releases at q = 1, sensitivity 1, under the budget of their scope."""
-        return DPPlan(
-            self.budget(num_units, unit),
-            num_units=num_units,
-            expected_batch_size=num_units,
-            max_grad_norm=1.0,
-            noise_multiplier=noise_multiplier,
-            stage_steps=(steps,),
-        )
+        Raises:
+            CalibrationError: There is no noise for them.
+        """
+        if noise_multiplier is None:
+            raise CalibrationError("histogram_noise_multiplier is null: no histogram is in the budget.")
+        return ReleasePlan(self.budget(num_units, unit), kind, num_units, noise_multiplier, steps, beside)
 
     def _noise_of(self, share: float, num_units: int) -> float:
         """Noise of a Gaussian release that takes a share of μ²."""
@@ -208,13 +208,7 @@ class PrivacyArguments:
 
 def _calibrated(draft: DPPlan) -> DPPlan:
     """The plan with the noise that its budget needs."""
-    budget = draft.budget
-    sigma = calibrate_noise_multiplier(
-        lambda sigma: replace(draft, noise_multiplier=sigma).mechanisms(),
-        budget.target_epsilon,
-        budget.delta,
-        budget.accountant,
-    )
+    sigma = calibrate(draft.budget, draft.releases, lambda sigma: replace(draft, noise_multiplier=sigma).stages())
     return replace(draft, noise_multiplier=sigma)
 
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from doppel.errors import DataError
-from doppel.privacy.accounting import GaussianRelease
 from doppel.privacy.gdp import GaussianBudget, choose, epsilon_of_choice
 from doppel.privacy.histogram import GRID
+from doppel.privacy.release import GaussianRelease
 from doppel.tables.marginals import Clique, Floats, Measurement, Table
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class NoisyMarginals(GaussianRelease):
 
     kind: ClassVar[str] = "gaussian_marginals"
 
-    def release(self, table: Table, stream: KeyedStream, **more: Any) -> Releases:
+    def draw(self, table: Table, stream: KeyedStream, **more: Any) -> Releases:
         """Return what draws marginals and choices of μ = 1/σ together; ``more`` as of :class:`Releases`."""
         return Releases(table, 1 / self.noise_multiplier, stream, **more)
 

@@ -25,7 +25,8 @@ from typing import ClassVar
 
 from doppel.errors import DataError
 from doppel.files import read_lines
-from doppel.privacy.histogram import NoisyHistogram, Z, largest_noise
+from doppel.privacy.histogram import Z, largest_noise
+from doppel.privacy.release import NoisySums
 from doppel.text.words import words_of
 
 #: Public English word forms, the rarest first, without function words: ``python -m models.base.words`` made it.
@@ -39,7 +40,7 @@ _ROWS = "(rows)"
 
 
 @dataclass(frozen=True)
-class NoisyWords(NoisyHistogram):
+class NoisyWords(NoisySums):
     """How many units give each word, with noise; the module argues the sensitivity."""
 
     kind: ClassVar[str] = "gaussian_words"
@@ -150,7 +151,7 @@ class UnexpectedWords:
         reference is taken to say each word in one unit more than it does, since what is rare in it is known badly.
 
         Args:
-            sums: As :class:`NoisyWords` releases them.
+            sums: As :class:`NoisyWords` draws them.
             num_units: N.
             noise_multiplier: σ.
         """

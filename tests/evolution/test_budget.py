@@ -29,7 +29,7 @@ BESIDE = {8_396: (12.227, 6.547, 3.557), 75_316: (13.967, 7.380, 3.952)}
 def test_sigma_is_that_of_the_tables(num_units: int, place: int, epsilon: float) -> None:
     spec = plan_votes(PrivacyArguments(epsilon, 1 / (num_units * math.log(num_units))), num_units, 10, "utterance")
     assert spec.noise_multiplier == pytest.approx(TABLE[num_units][place], abs=0.01)
-    assert (spec.sample_rate, spec.max_grad_norm, spec.stage_steps) == (1.0, 1.0, (10,))
+    assert (spec.kind, spec.steps) == ("gaussian_votes", 10)
     accountant = PLDAccountant().compose(SelfComposedDpEvent(GaussianDpEvent(spec.noise_multiplier), 10))
     assert accountant.get_epsilon(spec.budget.delta) == pytest.approx(epsilon, rel=2e-3)
     assert get_epsilon_gaussian(spec.noise_multiplier / math.sqrt(10), spec.budget.delta) <= epsilon * (1 + 1e-9), (
@@ -50,7 +50,7 @@ def test_rounds_leave_room_for_rows_of_attributes(num_units: int, place: int, ep
         (share, ()),
         (PrivacyArguments(epsilon, alone.budget.delta), (Mechanism(1.0, beside, 1),)),
     ):
-        spec = plan_votes(given, num_units, 10, "utterance", paid)
+        spec = plan_votes(given, num_units, 10, "utterance", planned=paid)
         assert spec.noise_multiplier == pytest.approx(BESIDE[num_units][place], abs=0.01)
         assert spec.budget.allows([*spec.mechanisms(), *paid])
 
@@ -58,7 +58,7 @@ def test_rounds_leave_room_for_rows_of_attributes(num_units: int, place: int, ep
 def test_votes_beside_a_training_get_what_it_leaves() -> None:
     """Samples of DP-SGD and votes for them, in one scope: no closed form, so the accountant calibrates."""
     training = Mechanism(0.05, 1.2, 60)
-    spec = plan_votes(PrivacyArguments(4.0), 5000, 2, "utterance", [training])
+    spec = plan_votes(PrivacyArguments(4.0), 5000, 2, "utterance", planned=[training])
     event = SelfComposedDpEvent(PoissonSampledDpEvent(0.05, GaussianDpEvent(1.2)), 60)
     votes = SelfComposedDpEvent(GaussianDpEvent(spec.noise_multiplier), 2)
     assert PLDAccountant().compose(event).compose(votes).get_epsilon(spec.budget.delta) == pytest.approx(4.0, rel=5e-3)

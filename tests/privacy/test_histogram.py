@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from doppel.privacy.accounting import Accountant, CalibrationError, compute_epsilon
-from doppel.privacy.histogram import NoisyHistogram, add_noise, normalise, unit_sums
+from doppel.privacy.histogram import add_noise, normalise, unit_sums
 from doppel.privacy.ledger import BudgetExceededError, Ledger
+from doppel.privacy.release import NoisyHistogram, declare
 from doppel.privacy.spec import PrivacyArguments, plan
 
 BINS = ["Alarm", "Banks", "Music"]
@@ -97,10 +98,8 @@ def test_the_ledger_takes_one_histogram_beside_the_training_and_no_second_one(tm
     spec = plan(2000, 100, 1, 1.5, delta=1e-5, accountant="rdp", histogram_noise_multiplier=6.0)
     fit = ledger.open(scope="labels", stage="labels", spec=spec, planned_steps=20, data_fingerprint="f00d")
     terms = PrivacyArguments(1.5, delta=1e-5, accountant="rdp", histogram_noise_multiplier=6.0)
-    own = terms.plan_histogram(2000, "utterance")
-    name = ledger.open(
-        scope="labels", stage="histogram", spec=own, planned_steps=1, data_fingerprint="f00d", kind=NoisyHistogram.kind
-    )
+    own = terms.plan_release(NoisyHistogram.kind, 2000, "utterance", terms.histogram_noise(2000))
+    name = declare(ledger, "labels", "histogram", own, "f00d")
     for _ in range(20):
         ledger.spend(fit)
     ledger.spend(name)

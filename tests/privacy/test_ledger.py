@@ -15,7 +15,8 @@ import pytest
 from filelock import FileLock
 
 from doppel.privacy.accounting import Mechanism, compute_epsilon
-from doppel.privacy.ledger import BudgetExceededError, Ledger, LedgerError, Release
+from doppel.privacy.ledger import BudgetExceededError, Ledger, LedgerError, Released
+from doppel.privacy.plan import ReleasePlan
 from doppel.privacy.spec import DPPlan, plan
 
 SPEC = plan(2000, 100, [1, 4], 6.0, delta=1e-5, max_grad_norm=0.1)  # 20 + 80 steps
@@ -163,15 +164,8 @@ def test_scopes_have_their_own_budgets_and_the_whole_composes(path):
 
 def test_a_noised_histogram_is_a_plain_gaussian_of_the_same_scope(path):
     ledger, name = opened(path)
-    histogram = replace(SPEC, expected_batch_size=2000, noise_multiplier=20.0, max_grad_norm=1.0)
-    extra = ledger.open(
-        scope="two_stage",
-        stage="labels",
-        spec=histogram,
-        planned_steps=1,
-        data_fingerprint="f00d",
-        kind="gaussian",
-    )
+    histogram = ReleasePlan(SPEC.budget, "gaussian", 2000, 20.0)
+    extra = ledger.open(scope="two_stage", stage="labels", spec=histogram, planned_steps=1, data_fingerprint="f00d")
     spend(ledger, name, 20)
     ledger.spend(extra)
     expected = [Mechanism(SPEC.sample_rate, SPEC.noise_multiplier, 20), Mechanism(1.0, 20.0, 1)]
@@ -263,7 +257,7 @@ def test_numbers_are_paid_and_released_in_one_line_and_files_after_their_steps(p
         ledger.release(name, sha256="ab" * 32)
     ledger.release(name, content={"marginal": [0]})
     found = Ledger(path).releases(name)
-    assert found == [Release(1, content=sums), Release(2, "ab" * 32), Release(2, content={"marginal": [0]})]
+    assert found == [Released(1, content=sums), Released(2, "ab" * 32), Released(2, content={"marginal": [0]})]
     assert ledger.unpaid_reason("ab" * 32, "two_stage") is None
     assert "it was charged to" in str(ledger.unpaid_reason("ab" * 32, "one_stage"))
     assert "no release of it" in str(ledger.unpaid_reason("cd" * 32, "two_stage"))

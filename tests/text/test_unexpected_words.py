@@ -69,7 +69,7 @@ def test_noise_alone_shows_a_word_in_at_most_one_run_of_twenty() -> None:
     assert len(own.bins) == 15_000
     shown = 0
     for _ in range(20):
-        sums = NoisyWords(5.0).release(own.vectors([]), own.bins)
+        sums = NoisyWords(5.0).draw(unit_sums(own.vectors([]), own.bins))
         shown += bool(own.found(sums, 10_000, 5.0).words)
     assert shown <= 4  # with probability .997
 
@@ -91,7 +91,7 @@ def test_intervals_of_the_words_that_noise_lifted_over_the_threshold_hold_the_tr
     rows = [(f"{word}{i}", word) for word in words for i in range(truth[word])]
     shown = held = 0
     for _ in range(20):
-        for word in own.found(NoisyWords(5.0).release(own.vectors(rows), own.bins), num_units, 5.0).words:
+        for word in own.found(NoisyWords(5.0).draw(unit_sums(own.vectors(rows), own.bins)), num_units, 5.0).words:
             shown += 1
             held += word.low <= truth[word.word] / num_units <= word.high
     assert shown > 100 and held >= 0.95 * shown

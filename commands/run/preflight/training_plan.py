@@ -21,7 +21,7 @@ from datamodules.training_rows import TrainingRows
 from doppel.console.ledger import FILE_NAME
 from doppel.console.plan import HOPELESS, in_words, num_parameters_of, over_training
 from doppel.errors import UserError
-from doppel.evolution.budget import CLEAR, STAGE, Outlook, plan_beside
+from doppel.evolution.budget import CLEAR, Outlook, plan_votes
 from doppel.privacy.accounting import CalibrationError, Mechanism
 from doppel.privacy.histogram import largest_noise
 from doppel.privacy.ledger import Ledger
@@ -186,18 +186,11 @@ def outlook(
     if "privacy" not in step.config:
         return found
     privacy, ledger = PrivacyArguments(**step.config["privacy"]), Ledger(run / FILE_NAME)
-    spent = ledger.spent(privacy.scope)
-    known = next((record.key[1] for record in spent if record.stage == STAGE), None)
     with warnings.catch_warnings(action="ignore"):  # said when the files are read
         unit = unit_of(data.get("unit"), Columns.from_config(data))
         planned = _planned(experiment, privacy, count, ledger)
-        sigma = known or plan_beside(privacy, count, settings.rounds, unit, ledger, planned).noise_multiplier
-        plan = replace(
-            privacy.plan_releases(count, unit, sigma, settings.rounds),
-            histogram_noise_multiplier=privacy.histogram_noise(count),
-            words_noise_multiplier=privacy.words_noise(count),
-        )
-    return replace(found, noise_multiplier=sigma, plan=plan, beside=tuple(planned))
+        plan = plan_votes(privacy, count, settings.rounds, unit, ledger, planned)
+    return replace(found, noise_multiplier=plan.noise_multiplier, plan=plan, beside=tuple(planned))
 
 
 def _num_trained(model: Mapping[str, Any]) -> int | None:

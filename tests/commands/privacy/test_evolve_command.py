@@ -8,8 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from dp_accounting.pld import PLDAccountant
 
 import cli
 from commands.privacy import evolve, vote_releases
+from doppel.evolution import budget
 from doppel.evolution.generators import answers
 from doppel.evolution.votes import NearestNeighbourHistogram, NoisyVotes
 from doppel.grammar import generate
@@ -115,7 +114,7 @@ def test_the_same_command_again_spends_nothing_and_writes_the_same(tmp_path: Pat
         lambda patch: kill_at(patch, ledger_module.Ledger, "spend", 1, after=True),
         lambda patch: kill_at(patch, ledger_module.Ledger, "spend", 2, after=True),
         lambda patch: kill_at(patch, NearestNeighbourHistogram, "sums", 2, after=True),
-        lambda patch: kill_at(patch, NoisyVotes, "release", 1, after=True),
+        lambda patch: kill_at(patch, NoisyVotes, "draw", 1, after=True),
         lambda patch: kill_at(patch, ledger_module.Ledger, "release", 1),
         lambda patch: kill_at(patch, ledger_module.Ledger, "release", 1, after=True),
         lambda patch: kill_at(patch, evolve, "write_json", 1),
@@ -224,10 +223,7 @@ def test_sigma_comes_from_the_ledger_where_a_step_is_on_file(tmp_path: Path, pri
             call(tmp_path, private)
     sigma = mechanism(tmp_path)["noise_multiplier"]
     with pytest.MonkeyPatch.context() as patch:  # a later version that calibrates otherwise
-        for name in ("plan_votes", "plan_beside"):
-            known = getattr(vote_releases, name)
-            halved = partial(lambda known, *args: replace(known(*args), noise_multiplier=sigma / 2), known)
-            patch.setattr(vote_releases, name, halved)
+        patch.setattr(budget, "calibrate", lambda *args: sigma / 2)
         assert call(tmp_path, private) == 0
     assert [record["noise_multiplier"] for record in released(tmp_path)] == [sigma, sigma] and spent(tmp_path) == 2
 

@@ -17,6 +17,7 @@ from commands.privacy import feature_extractors
 from commands.privacy import histogram as histogram_command
 from commands.privacy import resample as resample_command
 from doppel.privacy import histogram
+from doppel.privacy import release as privacy_release
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import plan
 from lightning_modules import semantic_parser
@@ -149,7 +150,7 @@ def test_killed_anywhere_a_release_is_drawn_and_paid_for_once(
     trained(run, sigma=5.0)
     drawn_noise, known = [], histogram.add_noise
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(histogram, "add_noise", lambda *args: drawn_noise.append(known(*args)) or drawn_noise[-1])
+        patch.setattr(privacy_release, "add_noise", lambda *args: drawn_noise.append(known(*args)) or drawn_noise[-1])
         with pytest.MonkeyPatch.context() as killing:
             where(killing)
             with pytest.raises(Killed):

@@ -25,8 +25,9 @@ from commands.report.tree_paths import tree_paths
 from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.steps import File
 from doppel.errors import UserError
-from doppel.privacy.histogram import NoisyHistogram, add_noise, unit_sums
+from doppel.privacy.histogram import add_noise, unit_sums
 from doppel.privacy.ledger import Ledger
+from doppel.privacy.release import NoisyHistogram, declare
 from doppel.privacy.spec import PrivacyArguments
 from doppel.resampling import pool_bins, tree_vector
 from doppel.text.topics import UNLIKE
@@ -42,10 +43,9 @@ def page(run: Path) -> Element:
 
 def ledger_line(run: Path, scope: str) -> None:
     terms = PrivacyArguments(8.0, delta=1e-5, accountant="rdp", histogram_noise_multiplier=SIGMA)
-    spec = terms.plan_histogram(UNITS, "utterance")
+    plan = terms.plan_release(NoisyHistogram.kind, UNITS, "utterance", SIGMA)
     ledger = Ledger(run / "ledger.jsonl")
-    fields: dict[str, Any] = {"planned_steps": 1, "data_fingerprint": "f00d", "kind": NoisyHistogram.kind}
-    ledger.spend(ledger.open(scope=scope, stage="histogram", spec=spec, **fields))
+    ledger.spend(declare(ledger, scope, "histogram", plan, "f00d"))
 
 
 def labels(run: Path, sums: dict[str, float], sigma: float | None = SIGMA) -> None:

@@ -16,7 +16,7 @@ from callbacks.differential_privacy import PrivateTrainingError
 from doppel.errors import UserError
 from doppel.files import sha256_of
 from doppel.privacy.checkpoint import privacy_state, read_checkpoint
-from doppel.privacy.ledger import Ledger, Release
+from doppel.privacy.ledger import Ledger, Released
 from doppel.privacy.spec import DPPlan, PrivacyBudget
 from lightning_modules.causal_lm import UtteranceLM
 from tests.killed import Killed, kill_at
@@ -41,7 +41,7 @@ def test_a_checkpoint_carries_mechanism_scope_and_steps_and_the_ledger_names_its
     assert state is not None
     assert (state["mechanism_id"], state["scope"], state["num_steps"]) == ("default/fit", "default", 6)
     ledger = Ledger(run / "ledger.jsonl")
-    assert Release(6, sha256_of(run / STEP_6)) in ledger.releases("default/fit")
+    assert Released(6, sha256_of(run / STEP_6)) in ledger.releases("default/fit")
     assert ledger.unpaid_reason(sha256_of(run / STEP_6), "default") is None
 
 
@@ -163,7 +163,7 @@ def exchange_weights(path: Path) -> None:
 def test_every_checkpoint_is_in_the_ledger_once(run: Path) -> None:
     files = {n: run / f"fit/checkpoints/{'last' if n == 10 else f'step={n}'}.ckpt" for n in (3, 6, 9, 10)}
     found = Ledger(run / "ledger.jsonl").releases("default/fit")
-    assert found == [Release(n, sha256_of(file)) for n, file in files.items()]
+    assert found == [Released(n, sha256_of(file)) for n, file in files.items()]
 
 
 def test_killed_between_the_ledger_and_the_name_there_is_no_checkpoint_and_the_next_one_is_whole(

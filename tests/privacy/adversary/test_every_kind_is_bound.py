@@ -18,8 +18,8 @@ import cli
 from commands.quality.frame import read_runs
 from commands.run_folder.manifest import Manifest
 from commands.run_folder.steps import File
-from doppel.privacy.histogram import NoisyHistogram
 from doppel.privacy.ledger import Ledger
+from doppel.privacy.release import NoisyHistogram, declare
 from doppel.privacy.spec import PrivacyArguments
 
 PRIVATE = "lunch with Ana at her mother's"
@@ -83,8 +83,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
         mechanism = ledger.open(scope=scope, stage="fit", spec=terms, **made)
         for _ in range(5):
             ledger.spend(mechanism)
-        made |= {"planned_steps": 1, "kind": NoisyHistogram.kind, "spec": counts.plan_histogram(2000, "utterance")}
-        ledger.spend(ledger.open(scope=scope, stage="histogram", **made), {"sums": {"a": 900.0}})
+        plan = counts.plan_release(NoisyHistogram.kind, 2000, "utterance", 20.0)
+        ledger.spend(declare(ledger, scope, "histogram", plan, "f00d"), {"sums": {"a": 900.0}})
 
     def leave(step: str, words: list[str], contents: dict[str, bytes | str], reads: list[str], counts: bool) -> None:
         own = "labels" if "labels" in step else "topics" if "topics" in step else "two_stage"

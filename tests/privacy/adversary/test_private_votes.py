@@ -220,7 +220,7 @@ def test_a_neighbouring_file_is_another_file_to_the_ledger(
 
 def test_the_noise_is_added_in_one_place_by_the_projects_own_mechanism() -> None:
     source = (ROOT / "commands" / "privacy" / "vote_releases.py").read_text(encoding="utf-8")
-    assert source.count("histogram.sums(") == 1 and source.count(").release(sums") == 1
+    assert source.count("histogram.sums(") == 1 and source.count(".draw(sums") == 1
     for path in (ROOT / "doppel" / "evolution").rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         assert "normal(" not in text and "gauss(" not in text, path

@@ -15,7 +15,7 @@ from commands.report.asked import Sample
 from commands.report.unexpected import read_unexpected
 from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.steps import File
-from doppel.privacy import histogram
+from doppel.privacy import release
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import DPPlan, PrivacyArguments
 from tests.killed import Killed, kill_at
@@ -73,9 +73,9 @@ def test_the_words_of_many_leave_the_process_and_nothing_else(run: Path, capfd: 
 
 
 def test_each_count_has_its_own_noise(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    exact, known = [], histogram.add_noise
+    exact, known = [], release.add_noise
     monkeypatch.setattr(
-        histogram, "add_noise", lambda sums, sigma: (exact.append((sums, sigma)), known(sums, sigma))[1]
+        release, "add_noise", lambda sums, sigma, seed: (exact.append((sums, sigma)), known(sums, sigma, seed))[1]
     )
     assert words(run) == 0
     ((sums, sigma),) = exact

@@ -23,8 +23,8 @@ from commands.report.report_text import render
 from commands.run.execution.ledger import ledger as ledger_command
 from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.steps import File
-from doppel.privacy.histogram import NoisyHistogram
 from doppel.privacy.ledger import Ledger
+from doppel.privacy.release import NoisyHistogram, declare
 from doppel.privacy.spec import PrivacyArguments
 
 SECRET = "lunch with Ana at her mother's"
@@ -67,8 +67,9 @@ def count(run: Path, spends: bool = True) -> None:
     """A histogram of the budget."""
     terms = PrivacyArguments(3.0, delta=1e-5, accountant="rdp", histogram_noise_multiplier=20.0)
     ledger = Ledger(run / "ledger.jsonl")
-    made = {"planned_steps": 1, "data_fingerprint": "f00d", "spec": terms.plan_histogram(2000, "utterance")}
-    name = ledger.open(scope="two_stage", stage="histogram", kind=NoisyHistogram.kind, **made)
+    name = declare(
+        ledger, "two_stage", "histogram", terms.plan_release(NoisyHistogram.kind, 2000, "utterance", 20.0), "f00d"
+    )
     if spends:
         ledger.spend(name, {"sums": {"a": 900.0}})
 
