@@ -82,20 +82,20 @@ def plan(
 
     Args:
         num_units: Units N in the private data.
-        batch_size: Expected units B per step; a twentieth of the units if left out.
+        batch_size: Expected units B per step; a twentieth of the units, times an experiment's effort, if left out.
         epochs: Epochs per stage; several stages share one sigma and one budget (two-stage: --epochs 2 8).
         target_epsilon: Budget of all stages together.
         delta: Failure probability; min(1/(N ln N), 1e-5) if left out.
-        accountant: Which bound to calibrate with.
-        bands: Steps over which noise is correlated, or auto; needs the optimiser DPAdam.
-        unit: What one neighbour adds or removes.
+        accountant: Which bound to calibrate with; pld if left out.
+        bands: Steps over which noise is correlated, or auto; 1 if left out. More need the optimiser DPAdam.
+        unit: What one neighbour adds or removes; an utterance if left out.
         base: Folder of the base model, whose weights are counted: all of them are trained; with --gpu also a hub name.
             By default models/base; where it is not there, the size of the noise is left out.
         num_parameters: Trained parameters d in place of those of the base.
-        lora: Rank of adapters on the linear layers of the base's blocks, which are then all that is trained.
+        lora: Rank of LoRA on the linear layers of the base's blocks, which are then all that is trained.
         gpu: Kind of GPU and its gigabytes, such as h100-80: tell what a step holds there.
         num_gpus: How many of them; each holds the whole model.
-        quantization: How the base below adapters is packed: nf4 is 4 bits a weight.
+        quantization: How the base below LoRA is packed: nf4 is 4 bits a weight.
         json: Print one JSON object instead of a table.
 
     Raises:
