@@ -6,6 +6,9 @@ import os
 import shutil
 import signal
 import stat
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -108,6 +111,46 @@ def test_a_process_that_was_killed_is_named_and_what_to_do(tmp_path: Path, monke
     monkeypatch.setattr(embedded_parts, "_num_processes", lambda: 2)
     with pytest.raises(UserError, match=r"exit status -9, -9.*tool_mem"):
         in_parts(TEXTS, "base", tmp_path, _killed)
+
+
+WAITING = """
+import os, time
+from pathlib import Path
+import numpy as np
+from commands.privacy import embedded_parts
+from doppel.console.again import stop_when_told
+
+def read(texts):
+    Path(os.environ["PLACE"], f"reader {os.getpid()}").touch()
+    time.sleep(0 if "text 0" in texts else 60)
+    return np.ones((len(texts), 2), np.float32)
+
+if __name__ == "__main__":
+    stop_when_told()
+    embedded_parts._PART = 5
+    embedded_parts.in_parts([f"text {i}" for i in range(10, 30)] + ["text 0"], "form", Path(os.environ["PLACE"]), read)
+"""
+
+
+@pytest.mark.slow
+def test_a_notice_to_all_processes_of_a_job_ends_them_and_what_is_read_stays(tmp_path: Path) -> None:
+    (tmp_path / "waiting.py").write_text(WAITING)
+    place = {"PLACE": str(tmp_path), "DOPPEL_AGAIN": str(tmp_path / "again"), "SLURM_CPUS_PER_TASK": "2"}
+    command = [sys.executable, str(tmp_path / "waiting.py")]
+    environment = {**os.environ, **place, "PYTHONPATH": str(ROOT)}
+    step = subprocess.Popen(command, env=environment, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 120
+        while len(list(tmp_path.glob("reader *"))) < 2 or not list(tmp_path.glob(f"{EMBEDDED}/*.npy")):
+            assert step.poll() is None and time.monotonic() < deadline
+            time.sleep(0.1)
+        os.killpg(step.pid, signal.SIGUSR2)
+        assert step.wait(60) == 75 and (tmp_path / "again").exists()
+        assert len(list(tmp_path.glob(f"{EMBEDDED}/*.npy"))) == 1
+        for reader in tmp_path.glob("reader *"):
+            assert not Path("/proc", reader.name.split()[1]).exists()
+    finally:
+        step.kill()
 
 
 def test_cores_are_those_of_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
