@@ -43,7 +43,7 @@ class Site:
         constraint: Features that a node has to have.
         tasks_per_node: Processes of a training per node; null: one per GPU.
         cpus_per_task: Cores per process.
-        tool_cpus: Cores of a step without a model.
+        tool_cpus: Cores of a step that trains nothing; where it has no GPU, as many processes embed private texts.
         partition: Partition of the jobs.
         tool_partition: Partition of steps without a GPU, if different.
         account: Account that jobs are charged to.
