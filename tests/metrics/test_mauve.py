@@ -148,6 +148,22 @@ def test_independent_features_are_the_same_bits_whichever_other_texts_there_are(
     torch.testing.assert_close(together, featurizer.read(texts), atol=1e-5, rtol=1e-4)
 
 
+def test_one_thread_reads_independent_texts_however_many_there_are(
+    tiny_model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another number sums in another order, and a stopped step may go on with another one."""
+    threads, before = [], torch.get_num_threads()
+    featurizer = TextFeaturizer(tiny_model)
+    pooled = featurizer._pooled
+    monkeypatch.setattr(featurizer, "_pooled", lambda rows: (threads.append(torch.get_num_threads()), pooled(rows))[1])
+    torch.set_num_threads(3)
+    try:
+        featurizer.read(HUMAN, independent=True)
+        assert set(threads) == {1} and torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_texts_go_one_by_one_through_a_model_whose_rows_depend_on_one_another(tiny_model: str) -> None:
     class Mixes(torch.nn.Module):
         """Adds a part of the mean over the batch, as a rounding might."""
