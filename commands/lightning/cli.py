@@ -50,7 +50,7 @@ WANDB = "lightning.pytorch.loggers.WandbLogger"
 #: (WANDB_CONSOLE, WANDB_X_DISABLE_STATS) ask for it all the same.
 QUIET = {"console": "off", "x_disable_stats": True}
 _HERE = "."
-_NAMED_CHECKPOINTS = ("last", "best", "hpc", "registry")
+_LAST = "last"
 DEFAULTS = Path(__file__).parents[2] / "configs" / "trainer.yaml"
 
 
@@ -282,10 +282,11 @@ class DoppelCLI(LightningCLI):
         if config.run_dir is not None:
             self._fill(config, Path(os.path.expandvars(config.run_dir)))
         checkpoint = config.get("ckpt_path")
-        if checkpoint and checkpoint not in _NAMED_CHECKPOINTS:
+        if checkpoint and checkpoint != _LAST:
             if not Path(checkpoint).is_file():
                 raise UserError(
-                    f"ckpt_path: there is no checkpoint {checkpoint}; a stage writes STAGE/checkpoints/last.ckpt"
+                    f"ckpt_path: there is no checkpoint {checkpoint}; a stage writes STAGE/checkpoints/last.ckpt, "
+                    f"which {_LAST} stands for"
                 )
             if "state_dict" not in read_checkpoint(Path(checkpoint)):  # which says it better than Lightning
                 raise UserError(
@@ -336,7 +337,7 @@ class DoppelCLI(LightningCLI):
             claim(run_dir, job)
         if self.trains and getattr(rank_zero_only, "rank", 0) == 0:  # type: ignore[attr-defined]
             self._lock = hold(run_dir)
-        if config.get("ckpt_path") == "last":
+        if config.get("ckpt_path") == _LAST:
             config.ckpt_path = last_checkpoint(run_dir)
         elif self.subcommand == "fit" and not config.get("ckpt_path") and not trainer.fast_dev_run:
             refuse_to_begin_again(run_dir, config.privacy is not None)

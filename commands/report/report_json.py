@@ -9,7 +9,7 @@ import platform
 from contextlib import suppress
 from typing import Any
 
-from commands.privacy.coverage import covered_summary
+from commands.privacy.coverage import covered_summary, ledger_of
 from commands.privacy.verify import card, write_card
 from commands.quality import run_numbers
 from commands.run_folder.manifest_writer import enter_report
@@ -77,6 +77,11 @@ def build_report(record: RunFolder) -> dict[str, Any]:
     if not metrics:
         why = "; ".join(left_out.values()) or "run the pipeline first, with a reference"
         raise UserError(f"{record.folder} has no metrics: {why}")
+    if ledger is not None and not ledger["scopes"]:
+        raise UserError(
+            "it holds nothing of this run, so no ε holds for what the run has made: restore the file from a copy",
+            about=ledger_of(record).path,
+        )
     privacy = None if ledger is None else _privacy(ledger)
     return {
         "experiment": experiment.get("name"),

@@ -124,6 +124,7 @@ class LedgerFile:
 
     def __init__(self, path: Path, lock_timeout: float) -> None:
         self.path = path
+        self._place = path.absolute()  # a process that changes its folder goes on with this file
         self.lock_timeout = lock_timeout
         self.promises: dict[str, PrivacyBudget] = {}
         self.mechanisms: dict[str, MechanismRecord] = {}
@@ -179,7 +180,7 @@ class LedgerFile:
         if self._damage is not None:
             raise self._damage
         try:
-            with open(self.path, "rb") as file:
+            with open(self._place, "rb") as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(self._offset)
                 data = file.read()
@@ -207,8 +208,8 @@ class LedgerFile:
             LedgerError: The lock stays taken, or the file cannot be read or written, or is of an earlier version.
         """
         try:
-            make_private(self.path.parent)
-            with FileLock(f"{self.path}.lock", timeout=self.lock_timeout, mode=0o600):
+            make_private(self._place.parent)
+            with FileLock(f"{self._place}.lock", timeout=self.lock_timeout, mode=0o600):
                 self.refresh()
                 if self._version == 2:
                     raise LedgerError(
@@ -242,9 +243,13 @@ class LedgerFile:
         if (text, voids) not in self.caveats.get(scope, []):
             self.append({"type": "caveat", "scope": scope, "text": text, "voids": voids})
 
+    def exists(self) -> bool:
+        """Return whether the file is there."""
+        return self._place.exists()
+
     def _write(self, data: bytes) -> None:
-        is_new = not self.path.exists()
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        is_new = not self.exists()
+        descriptor = os.open(self._place, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             if os.write(descriptor, data) != len(data):
                 raise OSError("the disk took only part of a line")
@@ -252,7 +257,7 @@ class LedgerFile:
         finally:
             os.close(descriptor)
         if is_new:  # the name of a new file must reach the disk too
-            folder = os.open(self.path.parent, os.O_RDONLY)
+            folder = os.open(self._place.parent, os.O_RDONLY)
             try:
                 os.fsync(folder)
             finally:

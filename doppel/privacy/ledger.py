@@ -68,7 +68,7 @@ class Ledger:
 
     def exists(self) -> bool:
         """Return whether there is a ledger."""
-        return bool(self._prefix) or self.path.exists()
+        return bool(self._prefix) or self._file.exists()
 
     @property
     def mechanisms(self) -> dict[str, MechanismRecord]:

@@ -262,11 +262,16 @@ class LogicalBatchModule(LightningModule):
         """
         self.step_policy.finish(reducer, expected_num_units, self.trainer.global_step)
         optimizer = self.optimizers()
-        assert not isinstance(optimizer, list)
+        if isinstance(optimizer, list):
+            raise UserError(
+                f"configure_optimizers gives {len(optimizer) or 'no'} optimisers: a logical batch is one step of one; "
+                "groups of parameters may have rates of their own"
+            )
         optimizer.step()
         scheduler = self.lr_schedulers()
         if scheduler is not None:
-            assert isinstance(scheduler, LRScheduler)
+            if not isinstance(scheduler, LRScheduler):
+                raise UserError("configure_optimizers gives no schedule that counts steps: give one, or none")
             scheduler.step()
         self.log_metric("train/learning_rate", optimizer.param_groups[0]["lr"], is_public=True)
 

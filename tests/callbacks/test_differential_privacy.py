@@ -23,6 +23,7 @@ from callbacks.differential_privacy import PrivateTrainingError
 from callbacks.requirements import refusals
 from datamodules.batches.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
 from datamodules.data_module import DataModule
+from doppel.errors import UserError
 from doppel.privacy.accounting import Mechanism, compute_epsilon
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.ledger import BudgetExceededError, Ledger
@@ -63,6 +64,16 @@ def test_micro_batch_size_does_not_change_the_weights(tmp_path: Path, tiny_model
         fit(folder, model, data_module(corpus, max_tokens_per_micro_batch=budget), [privacy(folder)])
         results.append(weights(model))
     torch.testing.assert_close(results[0], results[1], rtol=0, atol=1e-6)
+
+
+def test_two_optimisers_are_refused_without_privacy_too(tmp_path: Path, tiny_model: str, corpus: str) -> None:
+    class Two(UtteranceLM):
+        def configure_optimizers(self) -> Any:
+            return [sgd(half) for half in (list(self.parameters())[:2], list(self.parameters())[2:])]
+
+    for callbacks in ([], [privacy(tmp_path)]):
+        with pytest.raises(UserError, match="gives 2 optimisers"):
+            fit(tmp_path, Two(base_model=tiny_model, optimizer=sgd), data_module(corpus), callbacks)
 
 
 def test_checkpointing_activations_does_not_change_the_weights(tmp_path: Path, tiny_model: str, corpus: str) -> None:

@@ -57,6 +57,19 @@ def test_every_mechanism_is_recorded_in_full_and_for_the_owner_alone(path):
     assert {p.name for p in path.parent.iterdir()} == {"ledger.jsonl", "ledger.jsonl.lock"}
 
 
+def test_a_process_that_changes_its_folder_goes_on_with_its_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ledger, trees = opened(Path("own/ledger.jsonl"))
+    ledger.spend(trees)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    ledger.spend(trees)
+    assert ledger.exists() and ledger.mechanisms[trees].done_steps == 2 and list(Path().iterdir()) == []
+    assert sum(line["type"] == "spend" for line in lines(tmp_path / "own/ledger.jsonl")) == 2
+
+
 def test_two_stages_cost_what_one_run_of_all_steps_costs(path):
     ledger, trees = opened(path)
     spend(ledger, trees, 20)

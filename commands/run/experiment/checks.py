@@ -68,8 +68,8 @@ def _names(experiment: Experiment) -> Iterator[str]:
 def _numbers(experiment: Experiment) -> Iterator[str]:
     """Numbers out of their range."""
     for name, number in experiment.epochs.items():
-        if isinstance(number, bool) or not isinstance(number, int | float) or not number > 0:
-            yield f"epochs.{name} is {number!r}: give a number above 0"
+        if isinstance(number, bool) or not isinstance(number, int | float) or number < 1 or number % 1:
+            yield f"epochs.{name} is {number!r}: give a whole number of at least 1"
     if not 1 <= experiment.effort <= 1 / USUAL_RATE:
         yield f"effort is {experiment.effort}: give 1 to {1 / USUAL_RATE}, where a step draws all units by default"
     if experiment.seed is not None and not 0 <= experiment.seed < 1 << 32:

@@ -141,6 +141,13 @@ def read_sources(plan: RunPlan) -> Read:
     base = model.get("base_model") or BASE_MODEL
     is_over_long = over_long(base, model.get("max_length", MAX_LENGTH), model.get("task_prefix", True))
     labels = next((read_labels(Path(str(row.path))) for row in rows if row.field == "labels"), None)
+    if any("label" in row.needs for row in rows):
+        for label in labels or ():
+            if is_over_long(Example(label, None, "")):
+                raise UserError(
+                    f"the label {label[:40]!r} … leaves no room for text in model.max_length: shorten it, and in rows",
+                    about=experiment.labels,
+                )
     for row in rows:
         if row.kind == "other" and row.field in _READERS:
             _READERS[row.field](Path(expand_path(str(row.path))))

@@ -43,6 +43,9 @@ def test_the_report_says_what_epsilon_protects(tmp_path: Path) -> None:
     assert report["privacy"]["protects"] == words
     assert report["privacy"]["epsilon"] == report["privacy"]["systems"]["two_stage"]["epsilon"] < 6
     assert f"under adding or removing {words}" in render(report, RunFolder(tmp_path))
+    (tmp_path / "ledger.jsonl").write_bytes(b"")
+    with pytest.raises(UserError, match=r"ledger\.jsonl: it holds nothing of this run"):
+        build_report(RunFolder(tmp_path))
 
 
 def test_systems_with_unlike_units_are_explained_one_by_one(tmp_path: Path) -> None:

@@ -69,6 +69,17 @@ def test_a_file_that_does_not_exist_is_an_error(
     assert name in told.err and "nowhere.csv" in told.err and "ready" not in told.out
 
 
+def test_a_label_that_leaves_no_room_for_text_is_known_before(
+    users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labels = tmp_path / "labels.txt"
+    labels.write_text(f"short\n{'and then we go on ' * 60}\n")
+    (public := tmp_path / "public.txt").write_text("where is my parcel\n")
+    changes = {"systems": ["labels"], "labels": str(labels), "reference": str(public)}
+    assert called(users, tmp_path / "run", "--check", **changes) == 2
+    assert "labels.txt: the label 'and then we go on" in (told := capsys.readouterr().err) and "no room" in told
+
+
 @pytest.mark.parametrize(
     ("name", "changes"),
     [

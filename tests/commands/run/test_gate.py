@@ -150,7 +150,7 @@ def test_no_wrong_value_of_a_documented_field_is_met_after_the_first_line_of_a_l
 
 DPADAM = {"class_path": "doppel.privacy.optimizer.DPAdam", "init_args": {"lr": 0.003}}
 LATER = [
-    ({"epochs.parse2utterance": 1.5}, "parse2utterance would fail, .*max_epochs: '1.5' does not fit"),
+    ({"epochs.parse2utterance": 1.5}, r"epochs\.parse2utterance is 1\.5: give a whole number"),
     ({"stages.parse2utterance.model.optimizer.lr": -1}, "parse2utterance would fail, .*Invalid learning rate"),
     ({"stages.parse2utterance.data.limit_train_units": 5}, "parse2utterance would fail, .*limit_train_units"),
     ({"next_token_epochs": -1}, "evaluate would fail, .*next-token-epochs: -1 is below 0"),
@@ -202,7 +202,7 @@ def test_python_a_grid_and_a_submission_go_through_the_same_gate(
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    wrong = {"epochs.parse2utterance": 1.5}
+    wrong = {"stages.parse2utterance.model.optimizer.lr": -1}
     with pytest.raises(UserError, match="parse2utterance would fail"):
         run_in_python(shipped("quickstart"), tmp_path / "run", **(USUAL | wrong))
     with pytest.raises(UserError, match="parse2utterance would fail"):
