@@ -24,6 +24,9 @@ from doppel.lispress.slots import SlotKinds, slots_of, to_slots
 from doppel.models.lora_folder import base_of
 from doppel.text.occurrences import Strings, fold
 
+#: Characters of the reference that a vocabulary may lose in silence.
+_LOST = 0.001
+
 #: Longest utterance in tokens where no reference says more: requests have some 12.
 USUAL_LENGTH = 48
 #: Share of the reference's texts that fit, and how many times their length is allowed.
@@ -107,6 +110,41 @@ def foreign(reference: str | None, columns: ReferenceColumns, base: str, encoder
     return (
         f"{told}. Nor does the shipped encoder know another language: it puts few German requests with those of their "
         f"theme (39 %, by chance 35 %; English 81 %), so that topics, votes and their shares say little. Take {given}"
+    )
+
+
+def lossy(reference: str | None, columns: ReferenceColumns, base: str) -> str | None:
+    """Say which share of the reference's characters the base cannot write, as its vocabulary lacks or folds them.
+
+    Formal guarantees:
+        The reference is public, see :func:`longest_utterance`.
+
+    Args:
+        reference: The file; None: there is none.
+        columns: What its columns are called.
+        base: Folder or name of the model that samples.
+
+    Returns:
+        The sentence; None where they are less than one in a thousand, or the tokenizer has no ``tokenizer.json``.
+    """
+    file = place_of(base) / "tokenizer.json"
+    if reference is None or not file.is_file():
+        return None
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(file))
+    lost, num = Counter[str](), 0
+    for text in _texts(reference, columns):
+        own = Counter("".join(text.split()))
+        num += own.total()
+        lost += own - Counter(tokenizer.decode(tokenizer.encode(text, add_special_tokens=False).ids))
+    if lost.total() <= _LOST * num:
+        return None
+    commonest = " ".join(character for character, _ in lost.most_common(5))
+    return (
+        f"{base} cannot write {lost.total() / num:.1%} of the reference's characters (white space aside), such as "
+        f"{commonest}: its vocabulary lacks them, or has no capitals, and samples will lack them; take a base with a "
+        "byte-level vocabulary if they matter"
     )
 
 

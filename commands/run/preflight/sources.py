@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from commands.data.reference import foreign, over_long, unslotted
+from commands.data.reference import foreign, lossy, over_long, unslotted
 from commands.privacy.histogram import read_labels
 from commands.report.names import read_names
 from commands.report.supported import read_supported
@@ -203,6 +203,7 @@ def _on_settings(experiment: Experiment) -> list[str]:
         encoders = [f"{n}.encoder" for n, encoder in uses.items() if n in experiment.systems and encoder == "minilm"]
         base = model.get("base_model") or BASE_MODEL
         notes += filter(None, [foreign(experiment.reference, columns, base, encoders)])
+        notes += filter(None, [lossy(experiment.reference, columns, base)])
     slots = model.get("slots", SHIPPED)
     if experiment.reference is not None and slots is not None and has_trees:
         notes += unslotted(public_turns(experiment, experiment.reference)[:_TURNS], slot_table(slots))

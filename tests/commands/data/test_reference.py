@@ -8,9 +8,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.decoders import WordPiece as WordPieceDecoder
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from callbacks.sample_metrics import MANY_CUT_OFF, cut_off_warning
-from commands.data.reference import USUAL_LENGTH, foreign, unslotted
+from commands.data.reference import USUAL_LENGTH, foreign, lossy, unslotted
 from commands.run.experiment.experiment import load, shipped
 from commands.run.steps.recipes import steps_of
 from datamodules.reading.columns import ReferenceColumns
@@ -73,6 +78,20 @@ def test_a_language_that_the_base_spells_is_told(tmp_path: Path) -> None:
         told = foreign(path, ReferenceColumns(), "models/base", ["topics.encoder"])
         assert (told is None) == (language == "en") and (told is None or "Take topics.encoder=" in told)
     assert foreign(None, ReferenceColumns(), "models/base") is None
+
+
+def test_characters_that_a_vocabulary_loses_are_told_by_their_share(tmp_path: Path) -> None:
+    path = reference(tmp_path, "book a ride", "Grüße an José", "book")
+    assert lossy(path, ReferenceColumns(), "models/base") is None and lossy(None, ReferenceColumns(), "") is None
+    tokens = ["[UNK]", *"bokaridesn", *(f"##{c}" for c in "okideaegsn")]
+    letters = WordPiece({token: place for place, token in enumerate(dict.fromkeys(tokens))}, unk_token="[UNK]")
+    tokenizer = Tokenizer(letters)
+    tokenizer.add_special_tokens(["[UNK]"])
+    tokenizer.normalizer, tokenizer.pre_tokenizer = BertNormalizer(lowercase=True), BertPreTokenizer()
+    tokenizer.decoder = WordPieceDecoder()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    told = lossy(path, ReferenceColumns(), str(tmp_path))
+    assert told is not None and "cannot write 37.5% of the reference's characters" in told and "ü" in told
 
 
 def module(target: str, wanted: int | None, positions: int | None) -> Any:
