@@ -11,9 +11,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 RUN ?= runs/quickstart
-# A process a core, each with one thread.
+# A process a core, each with one thread. What tests import is compiled once, whatever the shell says of that.
 WORKERS ?= 2
-PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
+PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
 .PHONY: help quickstart base-135m gpu-kit test fast test-slow test-all lint style types format results clean
 

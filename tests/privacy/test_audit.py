@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from known_plans import known_plan
 from torch import Tensor
 
 from doppel.privacy.audit import GUESS_SHARES, AuditResult, audit_scores, epsilon_lower_bound, largest_bound, p_value
@@ -15,7 +16,6 @@ from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.noise import GaussianNoise
 from doppel.privacy.private_step import noisy_mean
 from doppel.privacy.sampling import PoissonSampler
-from doppel.privacy.spec import plan
 
 
 def naive_p_value(m: int, r: int, v: int, epsilon: float, delta: float) -> float:
@@ -141,7 +141,7 @@ def test_impossible_counts_are_refused(numbers: tuple[int, int, int]) -> None:
 
 # ------------------------------------------------------------------------------------- the engine under attack
 NUM_CANARIES, VOCABULARY, LENGTH = 200, 48, 8
-CLAIM = plan(NUM_CANARIES, batch_size=50, epochs=20, target_epsilon=1.0, delta=1e-5, max_grad_norm=1e-3)
+CLAIM = known_plan("200 canaries")
 
 
 def tiny_language_model() -> tuple[torch.nn.Module, Callable[[Tensor], Tensor]]:
@@ -211,7 +211,7 @@ def test_an_engine_without_clipping_is_caught() -> None:
 
 # ----------------------------------------------------------------- the engine under an attack on every gradient
 NUM_ROWS = 2000
-ROWS_CLAIM = plan(NUM_ROWS, batch_size=1000, epochs=10, target_epsilon=2.0, delta=1e-6, max_grad_norm=0.1)
+ROWS_CLAIM = known_plan("2,000 rows")
 
 
 def attack_every_gradient(noise: float = 1.0, clipping: float = 1.0) -> AuditResult:

@@ -13,13 +13,14 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from known_plans import known_plan
 
 from doppel.privacy.accounting import Mechanism, compute_epsilon
 from doppel.privacy.ledger import BudgetExceededError, Ledger, LedgerError, Released
 from doppel.privacy.plan import ReleasePlan
 from doppel.privacy.spec import DPPlan, plan
 
-SPEC = plan(2000, 100, [1, 4], 6.0, delta=1e-5, max_grad_norm=0.1)  # 20 + 80 steps
+SPEC = known_plan("stages of 20 and 80 steps")
 
 
 def opened(path: Path, stage: str = "trees", scope: str = "two_stage", spec: DPPlan = SPEC, steps: int = 20):
@@ -418,7 +419,7 @@ def test_spending_does_not_account_anew_at_every_step(path, monkeypatch):
     assert len(calls) == 1
 
 
-OTHER = plan(2000, 200, [1, 4], 3.0, delta=1e-6, max_grad_norm=1.0)  # 10 + 40 steps, under another promise
+OTHER = known_plan("stages of 10 and 40 steps")  # under another promise
 
 
 def test_what_spent_nothing_may_begin_anew_under_other_terms(path):

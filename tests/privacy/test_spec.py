@@ -7,9 +7,17 @@ import warnings
 from dataclasses import asdict, replace
 
 import pytest
+from known_plans import KNOWN, known_plan
 
 from doppel.privacy.accounting import CalibrationError, default_delta
 from doppel.privacy.spec import plan, what_is_protected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KNOWN)
+def test_plans_whose_noise_is_written_down_are_those_of_a_calibration(name):
+    _, given, named = KNOWN[name]
+    assert known_plan(name) == plan(*given, **named)
 
 
 def test_two_stages_share_one_sigma_and_cost_one_run_of_all_epochs():
@@ -29,8 +37,9 @@ def test_two_stages_share_one_sigma_and_cost_one_run_of_all_epochs():
         (49, 1, 1, 49),
     ],
 )
-def test_steps_are_counted_exactly(units, batch, epochs, steps):
+def test_steps_are_counted_exactly(units, batch, epochs, steps, monkeypatch):
     """Ten percent of 1,000 units, three times, is 30 steps: no rounding error may add one."""
+    monkeypatch.setattr("doppel.privacy.spec.calibrate", lambda *_: 1.0)
     assert plan(units, batch, epochs, 8.0, delta=1e-7, accountant="rdp").steps == steps
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from known_plans import known_plan
 from run_folders import end_step, evaluate, sample
 
 import cli
@@ -19,9 +20,9 @@ from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.steps import File
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger
-from doppel.privacy.spec import DPPlan, plan
+from doppel.privacy.spec import DPPlan
 
-SPEC = plan(2000, 100, 1, 6.0, delta=1e-5, accountant="rdp", unit="dialogue", max_rows_per_unit=4)
+SPEC = known_plan("one epoch", unit="dialogue", max_rows_per_unit=4)
 
 
 def pipeline(folder: Path, specs: dict[str, DPPlan], is_sampled: bool = True) -> Path:

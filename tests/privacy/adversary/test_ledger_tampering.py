@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from known_plans import known_plan
 
 from doppel.privacy.ledger import Ledger, LedgerError
-from doppel.privacy.spec import plan
 
-SPEC = plan(2000, 100, 2, 6.0, delta=1e-5, accountant="rdp")
+SPEC = known_plan("two epochs")
 
 
 @pytest.fixture

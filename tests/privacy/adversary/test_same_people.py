@@ -10,6 +10,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from known_plans import known_plan
 
 from doppel.console.ledger import tables
 from doppel.errors import UserError
@@ -18,7 +19,7 @@ from doppel.privacy.accounting import Mechanism, compute_epsilon
 from doppel.privacy.ledger import BudgetExceededError, Ledger, LedgerError, join
 from doppel.privacy.spec import PrivacyArguments, plan
 
-SPEC = plan(2000, 100, 1, 6.0, delta=1e-5, accountant="rdp")
+SPEC = known_plan("one epoch")
 DATA = "f00d" * 16
 
 
