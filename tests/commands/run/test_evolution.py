@@ -158,7 +158,7 @@ def test_a_run_from_start_to_page_and_again(tmp_path: Path, own_site: None, capf
     given = ["run", OWN, str(tmp_path / "run"), "--systems", "evolution", "--local", "--set", *settings]
     assert cli.main(given) == 0
     told = capfd.readouterr().out
-    assert "round 2 of 2: 20 of " in told and "(evolution, ε 8)" in told and "card     VERIFIED" in told
+    assert "round 2 of 2: 20 of " in told and "(evolution, ε 8, spent so far 8)" in told and "card     VERIFIED" in told
     assert (tmp_path / "run" / "report.html").is_file()
     metrics = json.loads((tmp_path / "run" / "report.json").read_text())["metrics"]["evolution"]
     assert 0 < metrics["word_overlap"] < 1
