@@ -75,7 +75,7 @@ def test_a_label_that_leaves_no_room_for_text_is_known_before(
     labels = tmp_path / "labels.txt"
     labels.write_text(f"short\n{'and then we go on ' * 60}\n")
     (public := tmp_path / "public.txt").write_text("where is my parcel\n")
-    changes = {"systems": ["labels"], "labels": str(labels), "reference": str(public)}
+    changes = {"systems": ["labels"], "labels": str(labels), "reference": str(public), "candidates": 1}
     assert called(users, tmp_path / "run", "--check", **changes) == 2
     assert "labels.txt: the label 'and then we go on" in (told := capsys.readouterr().err) and "no room" in told
 
