@@ -97,7 +97,8 @@ def evolve(
         written = [*distinct(chosen), *_vary(generator, chosen, plan.variations, f"{plan.seed}/{number - 1}")]
         pool = distinct(written)
         _check(pool, due)
-        refuse_one_text([candidate.text for candidate in written])
+        if number == 1:  # later ones have paid votes before them, which a stop would lose
+            refuse_one_text([candidate.text for candidate in written])
         vectors = embed([candidate.text for candidate in pool])
         chosen = [pool[place] for place in _vote(plan, source, number, pool, vectors, due)]
         kept = len({id(candidate) for candidate in chosen})

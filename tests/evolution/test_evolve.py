@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -144,6 +145,16 @@ def test_nothing_is_voted_for_where_most_candidates_are_one_text() -> None:
             evolve(Plan(12, 2), generator, polls, embed)
         assert polls.seen == []
     assert len(evolve(Plan(12, 2), Says(0.3, True), Exact(WEATHER, 2), embed)) == 12
+    late = Says(0.0, True)
+
+    class Spoils(Exact):
+        def count(self, *words: Any) -> list[float]:
+            late._varies = False
+            return super().count(*words)
+
+    polls = Spoils(WEATHER, 2)
+    assert len(evolve(Plan(12, 2), late, polls, embed)) == 12
+    assert [number for number, _, _ in polls.seen] == [1, 2], "a vote is paid, so the run goes on"
     with pytest.raises(UserError, match="of 12 texts of the generator are"):
         first_texts(Plan(12, 2), Says(1.0, True), None)
     assert len(first_texts(Plan(9, 2), GrammarGenerator(), ["weather", "people"])) == 16  # whatever sizes are drawn

@@ -325,6 +325,12 @@ def test_what_is_no_request_is_asked_again_and_counted(tmp_path: Path) -> None:
     poor = AskedModel(Says(fields[0], "Non.", "Nein.", "Nee."), Wording(), Answers(tmp_path / "poor.jsonl", "m"))
     with pytest.raises(UserError, match=r"3 of 4 answers .* hold no request \(3 not the JSON asked for\), such as"):
         poor.random(prompts(4))
+    late = AskedModel(Says(*fields[:4], "Non."), Wording(), Answers(tmp_path / "late.jsonl", "m"))
+    parents = [Candidate(text, Prompt(text)) for text in ("a", "b", "c", "d")]
+    assert all(late.vary(parents, prompts(4))) and not late.thrown
+    late._model = Says("Non.", "", fields[0], "")  # type: ignore[assignment]
+    rest = late.vary(parents, [Prompt(f"later {i}") for i in range(4)])
+    assert len(rest) == 4 and late.thrown, "votes are paid by then, so the run goes on with what there is"
     prose = AskedModel(Says("book a table", "call mum"), Wording(), Answers(tmp_path / "prose.jsonl", "m"))
     assert prose.random(prompts(2)) == ["book a table", "call mum"] and not prose.thrown_away()
 

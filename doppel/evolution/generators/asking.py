@@ -46,7 +46,8 @@ class AskedModel:
         thrown: Why an answer was thrown away, by its question.
 
     Raises:
-        UserError: On asking, if most answers hold no request; the error says why and quotes one.
+        UserError: On asking, if most answers hold no request; the error says why and quotes one. Once texts have been
+            varied, a vote may be paid, so a run goes on with the texts that it has.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class AskedModel:
         self._model, self._wording, self._answers = model, wording, answers
         self._donations, self._num_examples = donations, num_examples
         self.thrown: dict[Question, str] = {}
+        self._may_stop = True
 
     def random(self, prompts: Sequence[Prompt]) -> list[str]:
         """Generate a text for each prompt."""
@@ -70,7 +72,9 @@ class AskedModel:
         """Generate a text like each candidate."""
         shown = [nearest(self._donations, prompt, self._num_examples) for prompt in prompts]
         asked = zip(prompts, parents, shown, strict=True)
-        return self._ask([self._wording.ask(prompt, own, texts) for prompt, own, texts in asked])
+        found = self._ask([self._wording.ask(prompt, own, texts) for prompt, own, texts in asked])
+        self._may_stop = False
+        return found
 
     def _ask(self, questions: Sequence[Question]) -> list[str]:
         answers = self._answer(questions)
@@ -78,7 +82,7 @@ class AskedModel:
         needs_field = 0 < len(told) <= _CAN * sum(map(has_field, told))
         texts = self._read(questions, answers, needs_field)
         failed = [place for place, text in enumerate(texts) if not text and answers[place] is not None]
-        if 2 * len(failed) > len(told):
+        if self._may_stop and 2 * len(failed) > len(told):
             raise UserError(
                 f"{len(failed)} of {len(questions)} answers of the generator hold no request "
                 f"({_counted([self.thrown[questions[place]] for place in failed])}), such as "
