@@ -141,7 +141,7 @@ def read_sources(plan: RunPlan) -> Read:
     base = model.get("base_model") or BASE_MODEL
     is_over_long = over_long(base, model.get("max_length", MAX_LENGTH), model.get("task_prefix", True))
     labels = next((read_labels(Path(str(row.path))) for row in rows if row.field == "labels"), None)
-    if any("label" in row.needs for row in rows):
+    if plan.is_anew and any("label" in row.needs for row in rows):  # a run that has begun goes on as it is
         for label in labels or ():
             if is_over_long(Example(label, None, "")):
                 raise UserError(

@@ -24,7 +24,7 @@ from commands.run.execution.execute import run_step
 from commands.run.execution.slurm import load_site
 from commands.run.experiment.experiment import load, save, shipped
 from commands.run.preflight import estimate
-from commands.run.preflight.sources import check_files
+from commands.run.preflight.sources import check_files, read_sources
 from commands.run.preflight.training_plan import FEW_STEPS, LARGE_RATE, Readiness, readiness, trainings_of
 from commands.run.steps.recipes import steps_of
 from commands.run_folder import places
@@ -70,7 +70,7 @@ def test_a_file_that_does_not_exist_is_an_error(
 
 
 def test_a_label_that_leaves_no_room_for_text_is_known_before(
-    users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     labels = tmp_path / "labels.txt"
     labels.write_text(f"short\n{'and then we go on ' * 60}\n")
@@ -78,6 +78,10 @@ def test_a_label_that_leaves_no_room_for_text_is_known_before(
     changes = {"systems": ["labels"], "labels": str(labels), "reference": str(public), "candidates": 1}
     assert called(users, tmp_path / "run", "--check", **changes) == 2
     assert "labels.txt: the label 'and then we go on" in (told := capsys.readouterr().err) and "no room" in told
+    begun = "commands.run.preflight.preflight.read_sources"  # what is paid goes on as it is
+    monkeypatch.setattr(begun, lambda plan: read_sources(replace(plan, is_anew=False)))
+    called(users, tmp_path / "run", "--check", **changes)
+    assert "no room" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
