@@ -17,7 +17,7 @@ import yaml
 from tiny_model import PAIRS
 
 ROOT = Path(__file__).resolve().parents[3]
-#: Steps of both stages: a fast machine may have paid all of them before the first kill, and later ones wait for no more.
+#: Steps of both stages; where a fast machine has paid all of them before the first kill, later ones wait for no more.
 ALL = 30
 
 
