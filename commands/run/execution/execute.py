@@ -98,24 +98,16 @@ def run_step(
     """
     if mark is not None and mark.exists():
         return 0
-    words = list(command)
-    failures = None
-    if kind == "fit":
-        failures = FailedStarts(words)
-        failures.begin()
-        stage = Path(words[words.index("--run_dir") + 1])
-        if last_checkpoint(stage) is not None:
-            say(f"   resuming from {stage.name}/checkpoints/last.ckpt")
-            words += ["--ckpt_path", "last"]
+    words = [*command, "--ckpt_path", "last"] if begin(kind, command) else list(command)
     sys.stdout.flush()
     start = time.time()
     before = signal.getsignal(signal.SIGTERM)
     process: Forked | subprocess.Popen[bytes] | None = None
-    is_ended = False
+    is_stopped = False
 
-    def end(*_: object) -> None:
-        nonlocal is_ended
-        is_ended = True
+    def stop(*_: object) -> None:
+        nonlocal is_stopped
+        is_stopped = True
         if process is not None and process.pid is not None:
             process.terminate()
 
@@ -123,15 +115,15 @@ def run_step(
         if is_forked:
             process = Forked(words[1:], cwd, outputs)
             process.start()  # while it imports, a signal ends this process, whose death ends the others
-            _on_sigterm(end)
+            _on_sigterm(stop)
         else:
             environment = {**os.environ, "DOPPEL_RUN": "1"}
             if "SLURM_JOB_ID" not in os.environ:  # a job ends all that it started, and some of it saves first
                 environment[VARIABLE] = str(os.getpid())
-            _on_sigterm(end)  # before: in a job nothing else ends what was just started
+            _on_sigterm(stop)  # before: in a job nothing else ends what was just started
             out, err = outputs
             process = subprocess.Popen(words, cwd=cwd, stdout=out, stderr=err, env=environment)
-        if is_ended:
+        if is_stopped:
             process.terminate()
         status = process.wait()
     except KeyboardInterrupt:  # the command got it too, and saves
@@ -141,23 +133,43 @@ def run_step(
         return 130
     finally:
         _on_sigterm(before)
-    status = status if status >= 0 else 128 - status
-    if failures is not None and not is_ended and status not in (0, 75, 130, 143):
-        failures.note()
-    if status == 137 and not is_ended:
-        tell_killed(kind)
+    status = 128 - status if status < 0 else status
+    status = end(kind, mark, command, 143 if is_stopped and status not in (0, 75) else status, int(time.time() - start))
+    return 143 if is_stopped and status == 0 else status
+
+
+def begin(kind: str, words: Sequence[str]) -> bool:
+    """Whether a command goes on from a checkpoint, which is said.
+
+    Raises:
+        UserError: It is a training that has failed twice at the same place.
+    """
+    if kind != "fit":
+        return False
+    FailedStarts(words).begin()
+    stage = Path(words[words.index("--run_dir") + 1])
+    is_resumed = last_checkpoint(stage) is not None
+    if is_resumed:
+        say(f"   resuming from {stage.name}/checkpoints/last.ckpt")
+    return is_resumed
+
+
+def end(kind: str, mark: Path | None, words: Sequence[str], status: int, seconds: int) -> int:
+    """Note how a command has ended, and return its status: what it has left is in the manifest before it is marked.
+
+    ``seconds`` are what it took; a training that has failed after it paid is counted.
+    """
+    if kind == "fit" and status not in (0, 75, 130, 143):
+        FailedStarts(words).note()
+    if status == 137:
+        _tell_killed(kind)
     if status == 0 and mark is not None:
-        keep_outcome(mark, int(time.time() - start))
-    return 143 if is_ended and status == 0 else status
+        enter(mark.parent.parent, mark.name)
+        write_text(mark, f"{seconds}\n")
+    return status
 
 
-def keep_outcome(mark: Path, seconds: int) -> None:
-    """Enter what a step has left into the manifest, and mark it done."""
-    enter(mark.parent.parent, mark.name)
-    write_text(mark, f"{seconds}\n")
-
-
-def tell_killed(kind: str) -> None:
+def _tell_killed(kind: str) -> None:
     """Say what helps where a system kills, which it does where memory runs out."""
     less = f", or give a smaller {_LESS[kind]}" if kind in _LESS else ""
     more = "free some" if "SLURM_JOB_ID" not in os.environ else f"ask for more (--slurm {_MEMORY[kind]}=64G)"
