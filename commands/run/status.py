@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ from doppel.errors import UserError
 _BEGUN = re.compile(r"── ([\w-]+) \(\d+ of \d+\): (?!done already)")
 
 
-class _Job(NamedTuple):
+class Job(NamedTuple):
     """A job in the queue."""
 
     id: str
@@ -56,8 +56,9 @@ def status(run_dir: Path) -> int:
     Raises:
         UserError: There is no run.
     """
-    queue = _queue()
-    told = [_tell(run, queue) for run in _runs(run_dir)]
+    runs = _runs(run_dir)
+    found = queue(*runs)
+    told = [_tell(run, found) for run in runs]
     return int(any(told))
 
 
@@ -76,10 +77,9 @@ def cancel(run_dir: Path) -> int:
     Raises:
         UserError: There is no run, or SLURM does not cancel a job.
     """
-    queue = _queue()
-    found: dict[str, str] = {}
-    for run in _runs(run_dir):
-        found |= {job: f"{run.name} {name}" for name, job in _jobs(run).items() if job in queue}
+    runs = _runs(run_dir)
+    waiting = queue(*runs)
+    found = {job: f"{run.name} {name}" for run in runs for name, job in jobs_of(run).items() if job in waiting}
     if not found:
         sys.stdout.write("no job of it is in the queue\n")
         return 0
@@ -90,24 +90,24 @@ def cancel(run_dir: Path) -> int:
     return 0
 
 
-def _runs(folder: Path) -> Iterator[Path]:
+def _runs(folder: Path) -> list[Path]:
     runs = [run.folder for run in RunFolder.find(folder) if (run.folder / "experiment.yaml").is_file()]
     if not runs:
         raise UserError(f"{folder} holds no run: give the RUN_DIR of `python cli.py run`")
-    yield from runs
+    return runs
 
 
-def _tell(run: Path, queue: Mapping[str, _Job]) -> bool:
+def _tell(run: Path, found: Mapping[str, Job]) -> bool:
     """Tell of a run; whether a step of it has failed."""
-    steps, jobs = steps_of(load(run / "experiment.yaml"), run), _jobs(run)
+    steps, jobs = steps_of(load(run / "experiment.yaml"), run), jobs_of(run)
     here, is_running = _here(run)
     lines, failed = [], False
     for step in steps:
         mark, job = run / ".done" / step.name, jobs.get(step.name)
         if mark.is_file():
             what = f"done in {minutes(int(mark.read_text(encoding='utf-8') or 0))}"
-        elif job is not None and job in queue:
-            what = str(queue[job])
+        elif job is not None and job in found:
+            what = str(found[job])
         elif step.name == here and is_running:
             what = "runs on this machine"
         elif not step.is_once and (run / "report.json").is_file():
@@ -135,21 +135,26 @@ def _spent(run: Path) -> str:
     return f"spent: {', '.join(told) or 'nothing'}"
 
 
-def _queue() -> dict[str, _Job]:
-    """The jobs of this user, by id; none where there is no cluster."""
-    if shutil.which("squeue") is None:
+def queue(*runs: Path) -> dict[str, Job]:
+    """Return the jobs of runs that are in the queue, by id; none where there is no cluster.
+
+    Raises:
+        UserError: SLURM does not tell.
+    """
+    jobs = [job for run in runs for job in jobs_of(run).values()]
+    if not jobs or shutil.which("squeue") is None:
         return {}
     fields = "JobArrayID:|,State:|,RestartCnt:|,Reason:|"
-    command = ["squeue", "--me", "--array", "--noheader", f"--Format={fields}"]
+    command = ["squeue", f"--jobs={','.join(jobs)}", "--array", "--noheader", f"--Format={fields}"]
     answer = subprocess.run(command, capture_output=True, text=True)
-    if answer.returncode:
+    if answer.returncode and "Invalid job id" not in answer.stderr:  # as it says of a single one that is forgotten
         raise UserError(f"squeue does not tell what is in the queue: {' '.join(answer.stderr.split())}")
     rows = [[word.strip() for word in line.split("|")[:4]] for line in answer.stdout.splitlines()]
-    return {name: _Job(name, state, int(restarts or 0), reason) for name, state, restarts, reason in rows}
+    return {name: Job(name, state, int(restarts or 0), reason) for name, state, restarts, reason in rows}
 
 
-def _jobs(run: Path) -> dict[str, str]:
-    """The last job of each step."""
+def jobs_of(run: Path) -> dict[str, str]:
+    """Return the last job of each step."""
     return {file.stem: file.read_text(encoding="utf-8").strip() for file in (run / "slurm").glob("*.job")}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from commands.run.execution.code_copy import copy_code
 from commands.run.execution.settle import write
-from commands.run.execution.slurm import Site, note, refuse_unfit, submit
+from commands.run.execution.slurm import Site, refuse_unfit, submit
 from commands.run.experiment.experiment import Point
 from commands.run.steps.run_plan import Mode, RunPlan
 from commands.run_folder.places import PLACE, ROOT
@@ -167,7 +167,7 @@ def submit_runs(plans: Mapping[str, RunPlan], folder: Path, site: Site, is_dry: 
             for point in points:
                 jobs[point, name] = f"{job}_{numbers[point]}" if is_grid else job
                 if not is_dry:
-                    note(plans[point].run, name, jobs[point, name])
+                    (plans[point].run / "slurm" / f"{name}.job").write_text(f"{jobs[point, name]}\n", encoding="utf-8")
                     say(f"── {point and f'{point}: '}{name}: {'task' if is_grid else 'job'} {jobs[point, name]}")
     if not is_dry:
         say(

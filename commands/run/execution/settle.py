@@ -9,11 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from commands.run.execution.code_copy import version
-from commands.run.execution.slurm import Site, queued
+from commands.run.execution.slurm import Site
 from commands.run.experiment.changes import Change, changes, run_anew
 from commands.run.experiment.checks import check
 from commands.run.experiment.experiment import load, save
 from commands.run.experiment.settings import Experiment, systems_of
+from commands.run.status import jobs_of, queue
 from commands.run.steps.recipes import steps_of
 from commands.run.steps.run_plan import RunPlan
 from commands.run_folder.inputs import keep, moved, refuse_lost
@@ -42,8 +43,8 @@ def begin(experiment: Experiment, run: Path, site: Site) -> RunPlan:
         UserError: The run was begun with other settings, or its ledger is gone.
     """
     refuse_lost_ledger(run)
-    known = {file.stem: queued(run, file.stem) for file in (run / "slurm").glob("*.job")}
-    jobs = {name: job for name, job in known.items() if job is not None}
+    found = queue(run)
+    jobs = {name: job for name, job in jobs_of(run).items() if job in found}
     is_anew = not has_begun(run) and not jobs  # what a failed start left binds nobody
     path = run / "experiment.yaml"
     parser, digest = experiment.parser, None
@@ -75,8 +76,8 @@ def begin(experiment: Experiment, run: Path, site: Site) -> RunPlan:
     commits = list(dict.fromkeys([*old.commit, version()]))
     settled = replace(experiment, parser=parser, parser_digest=digest, commit=commits)
     plan = RunPlan(settled, run, steps_of(settled, run, site.overlays), is_anew, frozenset(), jobs)
-    if found := changes(old, settled):
-        plan = _going_on(plan, old, found, site.overlays)
+    if differ := changes(old, settled):
+        plan = _going_on(plan, old, differ, site.overlays)
     refuse_lost(run, settled.as_dict(), {path for step in plan.waiting for path in step.reads})
     read = {path.removeprefix(f"{run}/") for path in places.values()}
     return replace(plan, changed=plan.changed | {step.name for step in plan.waiting if read.intersection(step.reads)})

@@ -244,25 +244,6 @@ def load_site(path: Path | None = None, changes: Mapping[str, Any] | None = None
     return Site(**build(Site, merge(*reversed(layers.values())), file))
 
 
-def queued(run: Path, name: str) -> str | None:
-    """Return the id of a job of an earlier submission that is still in the queue."""
-    path = run / "slurm" / f"{name}.job"
-    if not path.is_file() or shutil.which("squeue") is None:
-        return None
-    job = path.read_text(encoding="utf-8").strip()
-    command = ["squeue", "--noheader", "--format=%i", f"--jobs={job}"]
-    answer = subprocess.run(command, capture_output=True, text=True)
-    said = (answer.stdout + answer.stderr).strip()
-    if answer.returncode and "Invalid job id" not in said:
-        raise UserError(f"squeue does not say whether job {job} is in the queue: {said}")
-    return job if answer.returncode == 0 and said else None
-
-
-def note(run: Path, name: str, job: str) -> None:
-    """Write down the job of a step, for :func:`queued`."""
-    (run / "slurm" / f"{name}.job").write_text(f"{job}\n", encoding="utf-8")
-
-
 def refuse_unfit(jobs: Mapping[str, Sequence[str]]) -> None:
     """Ask the cluster whether it would take jobs, before any of them is submitted.
 
