@@ -95,9 +95,12 @@ def test_a_job_asks_for_time_and_for_the_memory_of_its_processes(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("dtype", "lora", "more"), [("bfloat16", True, 3), ("float32", True, 9), ("bfloat16", False, 24)]
+    ("dtype", "lora", "more", "notice"),
+    [("bfloat16", True, 3, 120), ("float32", True, 9, 120), ("bfloat16", False, 24, 300), ("float32", False, 12, 210)],
 )
-def test_the_memory_of_a_training_follows_its_base(dtype: str, lora: bool, more: int, tmp_path: Path) -> None:
+def test_the_memory_and_the_notice_of_a_training_follow_its_base(
+    dtype: str, lora: bool, more: int, notice: int, tmp_path: Path
+) -> None:
     """Below adapters the processes of a node share what files hold; 3 GiB without content take no disk."""
     LlamaConfig(dtype=dtype).save_pretrained(tmp_path)
     with (tmp_path / "model.safetensors").open("wb") as file:
@@ -105,5 +108,5 @@ def test_the_memory_of_a_training_follows_its_base(dtype: str, lora: bool, more:
     model = {"base_model": str(tmp_path), "lora": {"rank": 8} if lora else None}
     small = {"base_model": "models/base"}
     for site, memory in ((Site(tasks_per_node=4), f"{64 + more}G"), (Site(tasks_per_node=4, fit_mem="20G"), "80G")):
-        assert f"--mem={memory}" in site.sbatch("fit", tmp_path, [small, model])
+        assert {f"--mem={memory}", f"--signal=USR2@{notice}"} <= {*site.sbatch("fit", tmp_path, [small, model])}
     assert "--mem=64G" in Site(tasks_per_node=4).sbatch("fit", tmp_path, [small])

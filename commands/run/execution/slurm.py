@@ -153,7 +153,8 @@ class Site:
             gpus = 1 if kind == "metrics" and gpus > 0 else 0
             if gpus == 0:
                 partition = self.tool_partition or partition
-        notice = _NOTICE + max((_notice(model) for model in models if kind == "fit"), default=0)
+        bases = [_of_base(tasks, model) for model in models if model.get("base_model")]
+        notice = _NOTICE + max((saving for _, saving in bases if kind == "fit"), default=0)
         options = {
             "chdir": root,
             "export": "ALL",
@@ -167,56 +168,41 @@ class Site:
             "qos": self.qos,
             "time": time,
             "signal": f"{self.signal}@{self.notice_s or notice}",
-            "mem": None if any(word.startswith("--mem") for word in more) else _times(memory, tasks, models),
+            "mem": None
+            if any(word.startswith("--mem") for word in more)
+            else _times(memory, tasks, [size for size, _ in bases]),
         }
         return ["sbatch", "--parsable", *(f"--{k}={v}" for k, v in options.items() if v is not None), *more]
 
 
-def _times(memory: str | None, tasks: int, models: Sequence[Mapping[str, Any]]) -> str | None:
-    """The memory of several processes."""
+def _times(memory: str | None, tasks: int, bases: Sequence[int]) -> str | None:
+    """The memory of several processes, and GiB of the largest base beside it."""
     if memory == AUTO:
-        return f"{_EACH * tasks + max((_of_base(tasks, model) for model in models), default=0)}G"
+        return f"{_EACH * tasks + max(bases, default=0)}G"
     match = _MEMORY.fullmatch(memory or "")
     return match and f"{int(match[1]) * tasks}{match[2]}"
 
 
-def _of_base(tasks: int, model: Mapping[str, Any]) -> int:
-    """GiB that the base of a training takes on a node.
+def _of_base(tasks: int, model: Mapping[str, Any]) -> tuple[int, int]:
+    """GiB that the base of a training takes on a node, and seconds in which its checkpoint is written.
 
     Below adapters it is a memory map of its files, one for all processes; each casts for itself what is not in bfloat16
-    there. Where every weight is trained, each process has it in float32 until its GPU does.
+    there, and no checkpoint holds it. Where every weight is trained, each process has it in float32 until its GPU does,
+    and a checkpoint holds it and two moments of Adam; a busy file system takes ten seconds a GiB.
     """
-    size, is_half = _base(model)
-    if model.get("lora"):
-        return size if is_half else size + tasks * size // 2
-    return tasks * size * (2 if is_half else 1)
-
-
-def _notice(model: Mapping[str, Any]) -> int:
-    """Seconds more than usual in which a training ends its step and saves.
-
-    Where every weight is trained, a checkpoint holds it and two moments of Adam in float32; a busy file system takes
-    ten seconds a GiB. Below adapters the base is not in it.
-    """
-    size, is_half = _base(model)
-    return 0 if model.get("lora") else 10 * size * (6 if is_half else 3)
-
-
-def _base(model: Mapping[str, Any]) -> tuple[int, bool]:
-    """GiB of the files of a base on this disk, and whether its weights are in half precision."""
-    name = model.get("base_model")
-    if name is None:
-        return 0, False
-    from datamodules.reading.files import expand_path
     from doppel.models.memory import weights_bytes
 
-    folder = Path(expand_path(str(name))).expanduser()
-    size = weights_bytes(folder if folder.is_dir() else ROOT / folder) >> 30
+    folder = ROOT / str(model["base_model"])  # no folder where it is a name on a hub
+    size = weights_bytes(folder) >> 30
     if not size:
-        return 0, False
+        return 0, 0
     from doppel.models.load import dtype_of
 
-    return size, dtype_of(folder) != "float32"
+    is_half = dtype_of(folder) != "float32"
+    if model.get("lora"):
+        return size if is_half else size + tasks * size // 2, 0
+    full = size * (2 if is_half else 1)
+    return tasks * full, 3 * 10 * full
 
 
 def load_site(path: Path | None = None, changes: Mapping[str, Any] | None = None) -> Site:
@@ -236,12 +222,12 @@ def load_site(path: Path | None = None, changes: Mapping[str, Any] | None = None
         known = ", ".join(sorted(path.stem for path in profile.parent.glob("*.yaml")))
         raise UserError(f"there is no profile {profile.stem} in {profile.parent}: give one of {known}")
     layers[str(profile)] = read_yaml(profile, facts_of(Site))
-    for where, layer in layers.items():
+    for where, layer in [*layers.items(), (str(file), merge(*reversed(layers.values())))]:
         try:
-            Site(**build(Site, layer, where))
+            site = Site(**build(Site, layer, where))
         except UserError as error:
             raise error if error.about else UserError(str(error), about=where) from None
-    return Site(**build(Site, merge(*reversed(layers.values())), file))
+    return site
 
 
 def refuse_unfit(jobs: Mapping[str, Sequence[str]]) -> None:
@@ -276,21 +262,19 @@ def _limit(partition: str | None) -> str | None:
     if shutil.which("sinfo") is None:
         return None
     told = subprocess.run(["sinfo", "--noheader", "--format=%P %l"], capture_output=True, text=True).stdout
-    limits = dict(line.split() for line in told.splitlines())
-    found = [limit for name, limit in limits.items() if name == f"{partition}*" or name == partition]
-    found += [limit for name, limit in limits.items() if partition is None and name.endswith("*")]
-    return next((limit for limit in found if limit[0].isdigit()), None)
+    for name, limit in map(str.split, told.splitlines()):
+        if limit[0].isdigit() and (name.endswith("*") if partition is None else name.rstrip("*") == partition):
+            return limit
+    return None
 
 
 def seconds(time: str) -> int:
     """Return the seconds of a time as sbatch takes it (:data:`TIMES`)."""
-    days, has_days, rest = time.rpartition("-")
+    days, _, rest = time.rpartition("-")
     parts = [int(part) for part in rest.split(":")]
-    if has_days:  # hours come first
-        parts += [0] * (3 - len(parts))
-    elif len(parts) < 3:  # minutes do
-        parts = [0, *parts, 0][:3]
-    hours, minutes, rest_s = parts
+    if not days and len(parts) < 3:  # minutes come first
+        parts = [0, *parts]
+    hours, minutes, rest_s = [*parts, 0, 0][:3]
     return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + rest_s
 
 
