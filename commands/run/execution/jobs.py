@@ -7,7 +7,6 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from commands.run.execution.code_copy import copy_code
 from commands.run.execution.settle import write
@@ -74,10 +73,8 @@ def run_grid(
             say(f"━━ {name}")
         try:
             plan = make(point, name)
-            if not is_here and not plan.waiting:
-                summary.append(f"{name}: finished already")
-            elif not is_here and all(step.name in plan.jobs for step in plan.waiting):
-                summary.append(f"{name}: in the queue already")
+            if not is_here and all(step.name in plan.jobs for step in plan.waiting):
+                summary.append(f"{name}: {'in the queue' if plan.waiting else 'finished'} already")
             else:
                 gate(plan)
                 ready[name] = plan
@@ -124,13 +121,14 @@ def submit_runs(plans: Mapping[str, RunPlan], folder: Path, site: Site, is_dry: 
     Raises:
         UserError: sbatch refuses a job.
     """
-    code, lead = folder / "code", "#" if is_dry else "──"
-    is_grid = "" not in plans
+    code, is_grid = folder / "code", "" not in plans
+    place = f"{folder}/POINT" if is_grid else folder
     if is_dry:
-        say(f"# code is first copied to {code}, configuration to {folder}{'/POINT' if is_grid else ''}/configs")
+        say(f"# code is first copied to {code}, configuration to {place}/configs")
     else:
-        asked = [step for plan in plans.values() for step in plan.steps if step.name not in plan.jobs]
-        asked = [step for step in asked if not all(plan.is_done(step.name) for plan in plans.values())]
+        asked = [
+            step for plan in plans.values() for step in plan.steps if step.name not in plan.jobs and plan.is_due(step)
+        ]
         refuse_unfit({step.name: [*_resources([step], site), _script(ROOT, step.kind)] for step in asked})
         is_new = copy_code(code, site)
         for plan in plans.values():
@@ -143,35 +141,33 @@ def submit_runs(plans: Mapping[str, RunPlan], folder: Path, site: Site, is_dry: 
         say(f"export {name}={shlex.quote(value)}")
     jobs: dict[tuple[str, str], str] = {}
     for name in _in_order(plans.values()):
-        waiting: dict[tuple[str, ...], list[str]] = {}  # what is waited for → points
+        waiting: dict[tuple[str, ...], dict[str, Step]] = {}  # what is waited for → points
         for point, plan in plans.items():
-            step, said = plan.step(name), f"{lead} {point and f'{point}: '}{name}: "
+            step, said = plan.step(name), f"{'#' if is_dry else '──'} {point and f'{point}: '}{name}: "
             if step is None:
                 continue
-            if step.is_once and plan.is_done(name):
+            if not plan.is_due(step):
                 say(f"{said}done already, skipped")
             elif name in plan.jobs:
                 jobs[point, name] = plan.jobs[name]
                 say(f"{said}job {plan.jobs[name]} is in the queue already")
             else:
-                missing = [other for other in step.needs if (point, other) not in jobs and not plan.is_done(other)]
-                assert not missing, f"{name} stands before {missing}, which it needs"
-                after = (jobs[point, other] for other in step.needs if (point, other) in jobs)
-                waiting.setdefault(tuple(_after(job, is_grid) for job in after), []).append(point)
-        for number, (waits, points) in enumerate(waiting.items()):
-            words = _sbatch(name, {point: plans[point] for point in points}, folder, site, waits)
+                after = (jobs[point, other] for other in step.needs if not plan.is_done(other))
+                waiting.setdefault(tuple(_after(job, is_grid) for job in after), {})[point] = step
+        for number, (waits, steps) in enumerate(waiting.items()):
+            words = _sbatch(steps, folder, site, waits)
             if is_grid:
-                words[0].append(f"--array={','.join(str(numbers[point]) for point in points)}%{site.throttle}")
+                words[0].append(f"--array={','.join(str(numbers[point]) for point in steps)}%{site.throttle}")
             variable = f"JOB_{re.sub('[^A-Za-z0-9]', '_', name)}{f'_{number + 1}' if number else ''}"
             job = _shown(variable, words) if is_dry else submit(name, sum(words, []), variables)
-            for point in points:
+            for point in steps:
                 jobs[point, name] = f"{job}_{numbers[point]}" if is_grid else job
                 if not is_dry:
                     (plans[point].run / "slurm" / f"{name}.job").write_text(f"{jobs[point, name]}\n", encoding="utf-8")
                     say(f"── {point and f'{point}: '}{name}: {'task' if is_grid else 'job'} {jobs[point, name]}")
     if not is_dry:
         say(
-            f"── squeue --me shows the jobs; their output is in {folder}{'/POINT' if is_grid else ''}/slurm. "
+            f"── squeue --me shows the jobs; their output is in {place}/slurm. "
             "Give the command again to go on after a failure."
         )
 
@@ -203,31 +199,25 @@ def _after(job: str, is_grid: bool) -> str:
     return f"aftercorr:{array}" if is_grid and array and task.isdigit() else f"afterok:{job}"
 
 
-def _sbatch(name: str, plans: Mapping[str, RunPlan], folder: Path, site: Site, waits: Sequence[str]) -> list[list[str]]:
+def _sbatch(steps: Mapping[str, Step], folder: Path, site: Site, waits: Sequence[str]) -> list[list[str]]:
     """The job of a step in one run, or in several: sbatch with its options, what it waits for, script, command."""
-    steps = [step for plan in plans.values() if (step := plan.step(name)) is not None]
-    is_grid, code = "" not in plans, folder / "code"
+    step, is_grid, code = next(iter(steps.values())), "" not in steps, folder / "code"
     run = folder / "{point}" if is_grid else folder
-    words = _resources(steps, site)
-    words += [f"--job-name={folder.name}.{name}", f"--output={folder}/slurm/{name}-{'%A_%a' if is_grid else '%j'}.out"]
+    output = f"--output={folder}/slurm/{step.name}-{'%A_%a' if is_grid else '%j'}.out"
+    words = [*_resources([*steps.values()], site), f"--job-name={folder.name}.{step.name}", output]
     after = ["--kill-on-invalid-dep=yes", f"--dependency={','.join(waits)}"] if waits else []
-    script = [_script(code, steps[0].kind), str(run), name]
-    return [words, after, script, [*site.interpreter, str(code / "cli.py"), *steps[0].words(run)]]
+    script = [_script(code, step.kind), str(run), step.name]
+    return [words, after, script, [*site.interpreter, str(code / "cli.py"), *step.words(run)]]
 
 
 def _resources(steps: Sequence[Step], site: Site) -> list[str]:
-    """sbatch, and what it asks for."""
-    return site.sbatch(steps[0].kind, PLACE, [model for step in steps for model in _models(step)])
+    """sbatch, and what it asks for, which depends on the models that trainings and samplings load."""
+    models = [(step.config.get("model") or {}).get("init_args") for step in steps if step.kind in ("fit", "predict")]
+    return site.sbatch(steps[0].kind, PLACE, [model for model in models if model])
 
 
 def _script(code: Path, kind: Kind) -> str:
     return f"{code}/slurm/{kind.replace('metrics', 'tool')}.sbatch"
-
-
-def _models(step: Step) -> list[dict[str, Any]]:
-    """Arguments of the model that a training or a sampling loads."""
-    arguments = (step.config.get("model") or {}).get("init_args")
-    return [arguments] if arguments and step.kind in ("fit", "predict") else []
 
 
 def _shown(variable: str, job: list[list[str]]) -> str:

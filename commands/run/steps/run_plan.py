@@ -43,6 +43,10 @@ class RunPlan:
         """Return whether a step has ended and its files still count."""
         return name not in self.repeated and (self.run / ".done" / name).is_file()
 
+    def is_due(self, step: Step) -> bool:
+        """Return whether a step is to be run: it is not done, or is done anew every time."""
+        return not (step.is_once and self.is_done(step.name))
+
     @property
     def waiting(self) -> list[Step]:
         """Steps that are not done, but for those that are done anew every time."""
