@@ -75,14 +75,10 @@ def _git(*words: str) -> str | None:
     command = ["git", "-c", f"safe.directory={ROOT}", *words]
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
-        why = done.stderr.strip().partition("\n")[0]
-    except OSError as error:
-        done, why = None, str(error)
-    if done is None or done.returncode:
-        _tell(why)
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment, check=True).stdout
+    except (OSError, subprocess.CalledProcessError) as error:
+        _tell(getattr(error, "stderr", str(error)).strip().partition("\n")[0])
         return None
-    return done.stdout
 
 
 @cache

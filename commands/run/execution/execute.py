@@ -42,14 +42,14 @@ def run_here(
     """
     marks = {step.name: run / ".done" / step.name if step.is_once else None for step in steps}
     waiting = [step for step in steps if (mark := marks[step.name]) is None or not mark.is_file()]
-    total, spent, begin, is_measured = sum(map(_weight, waiting)), 0.0, time.time(), False
+    total, spent, began, is_measured = sum(map(_weight, waiting)), 0.0, time.time(), False
     is_worth_it = can_fork(python) and any(step.kind != "tool" for step in waiting)  # whose imports the gate did
     for number, step in enumerate(steps, 1):
         head = f"── {step.name} ({number} of {len(steps)})"
         if step not in waiting:
             say(f"{head}: done already, skipped")
             continue
-        left = f", {minutes((time.time() - begin) / spent * (total - spent))} left" if is_measured else ""
+        left = f", {minutes((time.time() - began) / spent * (total - spent))} left" if is_measured else ""
         say(f"{head}: {_WHAT_OF.get(step.command, _WHAT[step.kind])}{left}")
         started = time.time()
         # metrics and the report are told by the last lines of the run
@@ -127,9 +127,10 @@ def run_step(
             process.terminate()
         status = process.wait()
     except KeyboardInterrupt:  # the command got it too, and saves
-        while process is not None and process.pid is not None and process.poll() is None:
+        while process is not None and process.pid is not None:
             with suppress(KeyboardInterrupt):
                 process.wait()
+                break
         return 130
     finally:
         _on_sigterm(before)

@@ -152,7 +152,3 @@ class Forked(ForkServerProcess):
         self.join()
         assert self.exitcode is not None
         return self.exitcode
-
-    def poll(self) -> int | None:
-        """Return the exit status; None while it runs."""
-        return self.exitcode
