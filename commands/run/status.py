@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import glob
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from filelock import FileLock, Timeout
 
+from commands.run.execution.slurm import Job, jobs_of, queue
 from commands.run.experiment.experiment import load
 from commands.run.steps.recipes import steps_of
 from commands.run_folder.run_folder import RunFolder
@@ -22,20 +21,6 @@ from doppel.console.say import minutes
 from doppel.errors import UserError
 
 _BEGUN = re.compile(r"── ([\w-]+) \(\d+ of \d+\): (?!done already)")
-
-
-class Job(NamedTuple):
-    """A job in the queue."""
-
-    id: str
-    state: str
-    restarts: int
-    reason: str
-
-    def __str__(self) -> str:
-        times = f", requeued {self.restarts} times" if self.restarts else ""
-        why = f" ({self.reason})" if self.reason not in ("None", "") else ""
-        return f"job {self.id} is {self.state}{why}{times}"
 
 
 def status(run_dir: Path) -> int:
@@ -133,29 +118,6 @@ def _spent(run: Path) -> str:
         for name, of in summary["scopes"].items()
     ]
     return f"spent: {', '.join(told) or 'nothing'}"
-
-
-def queue(*runs: Path) -> dict[str, Job]:
-    """Return the jobs of runs that are in the queue, by id; none where there is no cluster.
-
-    Raises:
-        UserError: SLURM does not tell.
-    """
-    jobs = [job for run in runs for job in jobs_of(run).values()]
-    if not jobs or shutil.which("squeue") is None:
-        return {}
-    fields = "JobArrayID:|,State:|,RestartCnt:|,Reason:|"
-    command = ["squeue", f"--jobs={','.join(jobs)}", "--array", "--noheader", f"--Format={fields}"]
-    answer = subprocess.run(command, capture_output=True, text=True)
-    if answer.returncode and "Invalid job id" not in answer.stderr:  # as it says of a single one that is forgotten
-        raise UserError(f"squeue does not tell what is in the queue: {' '.join(answer.stderr.split())}")
-    rows = [[word.strip() for word in line.split("|")[:4]] for line in answer.stdout.splitlines()]
-    return {name: Job(name, state, int(restarts or 0), reason) for name, state, restarts, reason in rows}
-
-
-def jobs_of(run: Path) -> dict[str, str]:
-    """Return the last job of each step."""
-    return {file.stem: file.read_text(encoding="utf-8").strip() for file in (run / "slurm").glob("*.job")}
 
 
 def _here(run: Path) -> tuple[str | None, bool]:

@@ -9,12 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from commands.run.execution.code_copy import version
-from commands.run.execution.slurm import Site
+from commands.run.execution.slurm import Site, jobs_of, queue
 from commands.run.experiment.changes import Change, changes, run_anew
 from commands.run.experiment.checks import check
 from commands.run.experiment.experiment import load, save
 from commands.run.experiment.settings import Experiment, systems_of
-from commands.run.status import jobs_of, queue
 from commands.run.steps.recipes import steps_of
 from commands.run.steps.run_plan import RunPlan
 from commands.run_folder.inputs import keep, moved, refuse_lost

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from commands.run_folder.places import ROOT
 from commands.run_folder.steps import Kind
@@ -228,6 +228,43 @@ def load_site(path: Path | None = None, changes: Mapping[str, Any] | None = None
         except UserError as error:
             raise error if error.about else UserError(str(error), about=where) from None
     return site
+
+
+class Job(NamedTuple):
+    """A job in the queue."""
+
+    id: str
+    state: str
+    restarts: int
+    reason: str
+
+    def __str__(self) -> str:
+        times = f", requeued {self.restarts} times" if self.restarts else ""
+        why = f" ({self.reason})" if self.reason not in ("None", "") else ""
+        return f"job {self.id} is {self.state}{why}{times}"
+
+
+def queue(*runs: Path) -> dict[str, Job]:
+    """Return the jobs of runs that are in the queue, by id; none where there is no cluster.
+
+    Raises:
+        UserError: SLURM does not tell.
+    """
+    jobs = [job for run in runs for job in jobs_of(run).values()]
+    if not jobs or shutil.which("squeue") is None:
+        return {}
+    fields = "JobArrayID:|,State:|,RestartCnt:|,Reason:|"
+    command = ["squeue", f"--jobs={','.join(jobs)}", "--array", "--noheader", f"--Format={fields}"]
+    answer = subprocess.run(command, capture_output=True, text=True)
+    if answer.returncode and "Invalid job id" not in answer.stderr:  # as it says of a single one that is forgotten
+        raise UserError(f"squeue does not tell what is in the queue: {' '.join(answer.stderr.split())}")
+    rows = [[word.strip() for word in line.split("|")[:4]] for line in answer.stdout.splitlines()]
+    return {name: Job(name, state, int(restarts or 0), reason) for name, state, restarts, reason in rows}
+
+
+def jobs_of(run: Path) -> dict[str, str]:
+    """Return the last job of each step."""
+    return {file.stem: file.read_text(encoding="utf-8").strip() for file in (run / "slurm").glob("*.job")}
 
 
 def refuse_unfit(jobs: Mapping[str, Sequence[str]]) -> None:
