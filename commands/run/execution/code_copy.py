@@ -21,7 +21,7 @@ _CODE = (".py", ".sh", ".sbatch", ".yaml")
 def copy_code(folder: Path, site: Site) -> bool:
     """Copy the code, so that a job that waits or is requeued runs what was submitted.
 
-    Weights (models/) and data stay where they are. The site goes along: tasks of an array read it there.
+    Weights (models/) and data stay where they are. The site goes along, for whoever goes on with this copy.
 
     Returns:
         Whether it was copied now; a folder that is there already is kept.
