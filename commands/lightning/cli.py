@@ -23,6 +23,7 @@ from callbacks.differential_privacy import DifferentialPrivacy
 from callbacks.progress_lines import ProgressInPlace, ProgressLines
 from callbacks.slurm_job import SlurmJob
 from callbacks.wandb_artifacts import never_fatal
+from callbacks.wandb_offline import may_be_offline
 from commands.lightning.arguments import PRIVACY, DoppelArgumentParser, listed_privacy, no_prompts
 from commands.lightning.cluster import cluster_environment, settle_strategy
 from commands.lightning.hardware import check_hardware, mixing_size, settled_precision, uses_cpu, what_auto_saves
@@ -230,6 +231,7 @@ class DoppelCLI(LightningCLI):
             if isinstance(logger, Logger):
                 never_fatal(logger)
             if isinstance(logger, WandbLogger):  # Lightning passes on null, which W&B warns of
+                may_be_offline(logger)
                 logger._wandb_init.pop("anonymous", None)
                 if privacy is not None or not getattr(self.datamodule, "is_public", False):
                     quiet = {key: value for key, value in QUIET.items() if f"WANDB_{key.upper()}" not in os.environ}

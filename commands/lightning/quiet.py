@@ -31,6 +31,7 @@ _IGNORED = (
 def silence(command: str) -> None:
     """Let a process that runs a command tell what this project says, and of other packages their warnings."""
     os.environ.setdefault("WANDB_SILENT", "true")
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # reports of W&B's own errors, to its maker
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_is_ours)
     for text in _IGNORED:

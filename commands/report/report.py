@@ -90,8 +90,10 @@ def report(
         print("".join(f"note: {note}\n" for note in notes), end="")
         if numbers is not None and out is None:
             from callbacks.wandb_artifacts import harmless
+            from commands.lightning.quiet import silence
             from commands.report.wandb_report import log_report
 
+            silence("report")
             with harmless():
                 log_report(record, numbers)
     print(f"The page: {path} (open it in a browser; it asks no network for anything)")

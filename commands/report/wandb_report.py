@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Literal
 
 from callbacks.wandb_artifacts import artifact, use_artifact
+from callbacks.wandb_offline import begin
 from commands.lightning.stage_folder import wandb_id
 from commands.report.html import PAGE
 from commands.run_folder.run_folder import RunFolder
@@ -37,20 +38,20 @@ def log_report(record: RunFolder, report: dict[str, Any]) -> bool:
     mode, project, entity = logged
     folder = record.folder / "report"
     folder.mkdir(mode=0o700, exist_ok=True)
-    run = wandb.init(
-        project=project,
-        entity=entity,
-        dir=str(folder),
-        id=wandb_id(folder),
-        resume="allow",
-        name="report",
-        group=record.group,
-        job_type="report",
-        config={name: report[name] for name in _CONFIG},
-        mode=mode,
-        settings=wandb.Settings(silent=True),
-    )
-    with run:
+    settings: dict[str, Any] = {
+        "project": project,
+        "entity": entity,
+        "dir": str(folder),
+        "id": wandb_id(folder),
+        "resume": "allow",
+        "name": "report",
+        "group": record.group,
+        "job_type": "report",
+        "config": {name: report[name] for name in _CONFIG},
+        "mode": mode,
+        "settings": wandb.Settings(silent=True),
+    }
+    with begin(lambda: wandb.init(**settings), settings) as run:
         for path in map(record.synthetic, report["metrics"]):
             if path is not None and path.is_file():
                 use_artifact(run, artifact(path, "synthetic"))

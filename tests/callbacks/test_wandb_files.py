@@ -7,12 +7,13 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import signals
 import wandb
-from lightning.pytorch.loggers import Logger
+from lightning.pytorch.loggers import Logger, WandbLogger
 from readers import reader
 from run_folders import end_step
 from wandb_records import OfflineRun, pieces
@@ -20,6 +21,7 @@ from wandb_records import OfflineRun, pieces
 import cli
 from callbacks.slurm_job import SlurmJob
 from callbacks.wandb_artifacts import artifact, harmless, never_fatal
+from callbacks.wandb_offline import may_be_offline
 from commands.lightning.stage_folder import wandb_id
 from commands.report.wandb_report import log_report
 from commands.report.write import write_page
@@ -337,3 +339,25 @@ def test_a_failing_logger_is_told_and_stops_nothing() -> None:
         logger.log_hyperparams({})
     with pytest.raises(KeyboardInterrupt), harmless():
         raise KeyboardInterrupt
+
+
+def test_a_run_that_cannot_begin_online_is_kept_here_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str | None] = []
+
+    def init(mode: str | None = None, **_: Any) -> SimpleNamespace:
+        asked.append(mode)
+        if mode != "offline":
+            raise wandb.errors.CommError("connection\nrefused")
+        files = str(tmp_path / "wandb" / "offline-run-1" / "files")
+        return SimpleNamespace(settings=SimpleNamespace(base_url="https://wandb.example", files_dir=files))
+
+    monkeypatch.setattr(wandb, "init", init)
+    monkeypatch.setattr(wandb, "teardown", lambda: asked.append("ended"))
+    logger = WandbLogger(save_dir=tmp_path)
+    may_be_offline(logger)
+    assert isinstance(logger, WandbLogger)
+    with pytest.warns(
+        UserWarning, match=r"at wandb.example begins no run \(connection refused\).* wandb sync .*/offline-run-1$"
+    ):
+        run = logger.experiment
+    assert asked == [None, "ended", "offline"] and logger.experiment is run
