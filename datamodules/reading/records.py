@@ -246,7 +246,7 @@ def _rows(schema: Any, batches: Iterable[Any], path: str) -> Iterator[Record]:
     narrow = {name: written[kind] for name, kind in types.items() if kind in written}
     number = 0
     for batch in batches:
-        for row in batch.to_pylist():
+        for row in _values(batch):
             number += 1
             for name, known in classes.items():
                 value = row.get(name)
@@ -254,6 +254,33 @@ def _rows(schema: Any, batches: Iterable[Any], path: str) -> Iterator[Record]:
             for name, number_of in narrow.items():  # 4.3 is 4.3, not 4.300000190734863
                 row[name] = None if row[name] is None else float(str(number_of(row[name])))
             yield f"{path}, row {number}", row
+
+
+class UnreadTime:
+    """A date or time whose year or zone Python does not know. Most are in columns that nobody reads; whoever does
+    refuses it, for it is no text and no number."""
+
+    def __str__(self) -> str:
+        return "a time that cannot be read"
+
+
+def _values(batch: Any) -> list[dict[str, Any]]:
+    """Rows of a batch; a value that holds a time which Python cannot say is an :class:`UnreadTime`."""
+    import pyarrow as arrow
+
+    failing = (arrow.ArrowException, ValueError, OverflowError)
+
+    def value(cell: Any) -> Any:
+        try:
+            return cell.as_py()
+        except failing:
+            return UnreadTime()
+
+    try:
+        return list(batch.to_pylist())
+    except failing:
+        columns = [[value(cell) for cell in column] for column in batch.columns]
+        return [dict(zip(batch.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _pyarrow(path: str) -> Any:

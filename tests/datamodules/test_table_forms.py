@@ -336,3 +336,16 @@ def test_a_check_names_the_first_row_of_a_kind_and_counts_public_rows_alone(tmp_
     assert refused.value.about == f"{path}:1"
     with pytest.raises(DataError, match="NOWHERE"):
         check("$NOWHERE/own.jsonl")
+
+
+def test_times_that_python_cannot_say_are_refused_where_they_are_read(tmp_path: Path) -> None:
+    there = pyarrow.timestamp("us", tz="Mars/Olympus")
+    times = pyarrow.array([9 * 10**17, 10**9], type=pyarrow.timestamp("us"))
+    nested = pyarrow.array([{"at": 7}, None], type=pyarrow.struct([("at", there)]))
+    days = pyarrow.array([[2**31 - 1], [1]], type=pyarrow.list_(pyarrow.date32()))
+    table = {"text": ["a", "b"], "unit": times, "here": times.cast(there), "nested": nested, "days": days}
+    parquet.write_table(pyarrow.table(table), tmp_path / "a.parquet")
+    assert [example.utterance for example in read_examples(str(tmp_path / "a.parquet"), "utterance")] == ["a", "b"]
+    for name in ("unit", "here", "nested", "days"):
+        with pytest.raises(DataError, match=rf"row 1: '{name}' is a UnreadTime: give a text or a whole number"):
+            read_examples(str(tmp_path / "a.parquet"), "user", columns=Columns(unit=name))
