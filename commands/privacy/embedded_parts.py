@@ -1,4 +1,4 @@
-"""Vectors of private texts, made a part at a time by all cores that there are, and kept until they are counted."""
+"""Vectors of texts, made a part at a time, and kept until what a step makes of them is written."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,9 +22,16 @@ from doppel.files import whole_file
 from doppel.privacy.fingerprint import keyed_fingerprint
 from doppel.text.topics import Floats
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from doppel.models.text_reader import TextReader
+
 Read = Callable[[Sequence[str]], Floats]
-#: Texts whose vectors are written together: half a minute of one core.
+#: Private texts whose vectors are written together: half a minute of one core.
 _PART = 4096
+#: Other texts, which a larger model may read, at least.
+_BATCHES = 512
 
 
 def in_parts(texts: Sequence[str], form: str, folder: Path, read: Read) -> Floats:
@@ -53,8 +62,7 @@ def in_parts(texts: Sequence[str], form: str, folder: Path, read: Read) -> Float
     parts = {}
     for start in range(0, len(distinct), _PART):
         some = distinct[start : start + _PART]
-        digest = hashlib.sha256(json.dumps([form, *some]).encode()).hexdigest()
-        parts[folder / EMBEDDED / f"{keyed_fingerprint(digest)}.npy"] = some
+        parts[_file(folder / EMBEDDED, form, some)] = some
     missing = [(file, some) for file, some in parts.items() if not file.is_file()]
     if missing:
         (folder / EMBEDDED).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -67,9 +75,48 @@ def in_parts(texts: Sequence[str], form: str, folder: Path, read: Read) -> Float
     return np.concatenate([np.load(file) for file in parts])[[place_of[text] for text in texts]]
 
 
-def forget_embedded(folder: Path) -> None:
-    """Remove vectors of private texts, once what was counted of them is released."""
-    shutil.rmtree(folder / EMBEDDED, ignore_errors=True)
+def keep_beside(out: Path) -> Callable[[TextReader, Sequence[str]], Tensor]:
+    """Return how models read public texts and samples of a step: what they have read stays in parts beside its output.
+
+    A step that is stopped goes on with what is missing; :func:`forget_embedded` removes them. Parts are whole batches,
+    so no bit of a vector tells whether the step was stopped.
+
+    Args:
+        out: What the step writes; parts are kept in its folder, in .embedded/NAME.
+    """
+    folder = out.parent / EMBEDDED / out.name
+
+    def read(reader: TextReader, texts: Sequence[str]) -> Tensor:
+        import torch
+
+        vectors = np.empty((0, 0), np.float32)
+        for places in reader.whole_batches(texts, _BATCHES):
+            some = [texts[place] for place in places]
+            file = _file(folder, reader.form_of_batches(), some)
+            if not file.is_file():
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                _write([(file, some)], lambda some: reader.read(some, bar=False).numpy())
+            part = np.load(file)
+            vectors = vectors if len(vectors) else np.empty((len(texts), part.shape[1]), part.dtype)
+            vectors[places] = part
+        return torch.from_numpy(vectors)
+
+    return read
+
+
+def forget_embedded(folder: Path, name: str = "") -> None:
+    """Remove vectors of private texts, once what was counted of them is released; or those of an output's, by its name.
+
+    Those of one output are in a folder of their own, so that two steps may write in one folder at a time.
+    """
+    shutil.rmtree(folder / EMBEDDED / name, ignore_errors=True)
+    with suppress(OSError):  # another step's are there, or there were none
+        (folder / EMBEDDED).rmdir()
+
+
+def _file(folder: Path, form: str, texts: Sequence[str]) -> Path:
+    digest = hashlib.sha256(json.dumps([form, *texts]).encode()).hexdigest()
+    return folder / f"{keyed_fingerprint(digest)}.npy"
 
 
 def _num_processes() -> int:

@@ -11,6 +11,7 @@ from typing import Any
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
 from commands.lightning.trained_model import place_of
+from commands.privacy.embedded_parts import forget_embedded
 from commands.quality.attributes import Side, attribute_metrics
 from commands.quality.judges import Judges, judges_of
 from commands.quality.keep_best import record_of
@@ -99,7 +100,7 @@ def evaluate(
             _make_folder(path)
     from doppel.metrics import compare, compared_sides
 
-    judges = Judges() if no_mauve else judges_of(synthetic, featurizer, base_model)
+    judges = Judges() if no_mauve else judges_of(synthetic, featurizer, base_model, out)
     turns = read_examples(expand_path(reference), "utterance", columns=columns_of_reference)
     kept = Selection(keep_function).apply(turns, reference, "utterance")
     drawn = read_synthetic(synthetic)
@@ -145,6 +146,7 @@ def evaluate(
         values["notes"] += [CHOSEN_BY_JUDGE] if chosen else []
     if out is not None:
         write_json(out, values)
+        forget_embedded(out.parent, out.name)
     notes = values.pop("notes")
     heading, *rows = (
         [f"{name} (NOT PRIVATE)" if name.startswith("private/") else name, format_value(value)]

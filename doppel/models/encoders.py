@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
@@ -17,8 +15,8 @@ from torch import Tensor
 from doppel.models.faults import ModelError
 from doppel.models.load import load_with_tokenizer
 from doppel.models.sentence_head import SentenceHead, is_sentence_encoder, load_head
+from doppel.models.text_reader import TextReader
 from doppel.models.texts import MAX_LENGTH, by_length, longest_text, padded, token_ids
-from doppel.privacy.checkpoint import weights_fingerprint
 
 #: Rows of each batch of texts that must not change one another, by the device: a GPU waits for its next operation.
 _ROWS = {"cpu": 16, "cuda": 128}
@@ -51,7 +49,7 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-class TextFeaturizer:
+class TextFeaturizer(TextReader):
     """Features of texts by a Hugging Face model: the last layer's state of their last token, or a sentence vector.
 
     ``mauve-text`` takes the last token too; unlike that package any architecture and any local folder will do. Of a
@@ -63,6 +61,7 @@ class TextFeaturizer:
         tokens_per_batch: padded tokens in one forward pass.
         pooling: Of a model without ``modules.json``; ``mean`` takes the mean over a text's tokens, of length 1.
         max_length: Tokens to which a text is cut; less where the model's context is shorter.
+        keep: See :class:`~doppel.models.text_reader.TextReader`.
     """
 
     def __init__(
@@ -71,13 +70,11 @@ class TextFeaturizer:
         tokens_per_batch: int = 8192,
         pooling: Literal["last", "mean"] = "last",
         max_length: int = MAX_LENGTH,
+        keep: Callable[[TextReader, Sequence[str]], Tensor] | None = None,
     ) -> None:
-        self.name = str(model)
-        self.tokens_per_batch, self.pooling, self.max_length = tokens_per_batch, pooling, max_length
-        self._features: dict[str, Tensor] = {}
+        super().__init__(model, tokens_per_batch, keep)
+        self.pooling, self.max_length = pooling, max_length
         self._shown: dict[int, bool] = {}
-        self._form: str | None = None
-        self._loaded: tuple[Any, Any] | None = None
         self._head: SentenceHead | None = None
 
     def load(self) -> tuple[Any, Any]:
@@ -101,12 +98,9 @@ class TextFeaturizer:
         Returns:
             float32 tensor of shape [num_texts, hidden].
         """
-        new = [text for text in dict.fromkeys(texts) if text not in self._features]
-        if new:
-            self._features |= dict(zip(new, self.read(new), strict=True))
-        return torch.stack([self._features[text] for text in texts]) if texts else torch.empty(0, 0)
+        return torch.stack(self.known(texts)) if texts else torch.empty(0, 0)
 
-    def read(self, texts: Sequence[str], independent: bool = False) -> Tensor:
+    def read(self, texts: Sequence[str], independent: bool = False, *, bar: bool = True) -> Tensor:
         """Read texts as by a call, but remember nothing.
 
         Formal guarantees:
@@ -122,11 +116,11 @@ class TextFeaturizer:
             texts: At least one.
             independent: Whether no text may change a bit of another's features; there is no bar, which would count
                 them. For private texts.
+            bar: Whether a progress bar counts other texts.
         """
         rows, features_ND = self._rows(texts), torch.empty(0)
-        batches = (
-            self._batches_of_one_length(rows) if independent else by_length(rows, self.tokens_per_batch, "features")
-        )
+        counted = self.counted if bar else None
+        batches = self._batches_of_one_length(rows) if independent else by_length(rows, self.tokens_per_batch, counted)
         with torch.inference_mode(), _one_thread() if independent else nullcontext():
             for places in batches:
                 found_BD = self._pooled([rows[place] for place in places])
@@ -162,21 +156,8 @@ class TextFeaturizer:
     def _num_rows(self) -> int:
         return _ROWS.get(self.load()[0].device.type, 1)
 
-    def form(self) -> str:
-        """Return what independent features depend on beside the text: SHA-256 of weights, configuration, tokenizer,
-        how they are read, and the kind of machine and the release of PyTorch that compute them; 64 hexadecimal digits.
-        """
-        if self._form is None:
-            model, tokenizer = self.load()
-            is_cpu = model.device.type == "cpu"
-            kind = torch.backends.cpu.get_cpu_capability() if is_cpu else torch.cuda.get_device_name(model.device)
-            backend = getattr(tokenizer, "backend_tokenizer", None)
-            words = backend.to_str() if backend is not None else repr(sorted(tokenizer.get_vocab().items()))
-            told = [self.pooling, self.max_length, model.config.to_json_string(), words, kind, torch.__version__]
-            told += [self._head.form()] if self._head is not None else []
-            digest = weights_fingerprint(model.state_dict())
-            self._form = hashlib.sha256(json.dumps([digest, *told]).encode()).hexdigest()
-        return self._form
+    def _told(self) -> list[Any]:
+        return [self.pooling, self.max_length, *([] if self._head is None else [self._head.form()])]
 
     def _rows(self, texts: Sequence[str]) -> list[list[int]]:
         model, tokenizer = self.load()

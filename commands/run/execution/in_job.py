@@ -31,8 +31,8 @@ def _may_requeue(run: Path, name: str) -> bool:
     told = json.loads(declaration(run, name).read_text(encoding="utf-8")) if declaration(run, name).is_file() else {}
     places = [glob.escape(str(run / file["path"])) for file in told.get("writes", ())]
     folders = {os.path.dirname(place) for place in places}
-    patterns = [*(f"{place}*" for place in places), *(f"{folder}/{EMBEDDED}/*" for folder in folders)]
-    times = [os.stat(path).st_mtime_ns for pattern in patterns for path in glob.glob(pattern)]
+    patterns = [*(f"{place}*" for place in places), *(f"{folder}/{EMBEDDED}/**" for folder in folders)]
+    times = [os.stat(path).st_mtime_ns for pattern in patterns for path in glob.glob(pattern, recursive=True)]
     seen, note = str(max(times, default=0)), run / "slurm" / f".{name}.requeues"
     before, _, number = (note.read_text(encoding="utf-8") if note.is_file() else "").partition(" ")
     count = int(number) + 1 if before == seen else 0

@@ -18,10 +18,15 @@ import pytest
 import torch
 
 from commands.privacy import embedded_parts
-from commands.privacy.embedded_parts import EMBEDDED, forget_embedded, in_parts
+from commands.privacy.embedded_parts import EMBEDDED, forget_embedded, in_parts, keep_beside
 from commands.privacy.feature_extractors import embed
+from commands.run.execution.in_job import MOST_REQUEUES, main
+from commands.run_folder.manifest_writer import declare
+from commands.run_folder.steps import File, Step
 from doppel.errors import UserError
+from doppel.metrics.fluency import LanguageModel
 from doppel.models.encoders import TextFeaturizer
+from doppel.models.text_reader import TextReader
 
 TEXTS = [f"{'please ' * (i % 5)}remind me of {'milk and ' * (i % 3)}number {i % 38}" for i in range(40)]
 ROOT = Path(__file__).resolve().parents[3]
@@ -170,3 +175,79 @@ def test_names_of_parts_do_not_tell_who_has_the_same_texts(tmp_path: Path, monke
         in_parts(["a", "b"], "base", tmp_path / key, lambda texts: np.ones((len(texts), 2), np.float32))
         names.append([path.name for path in (tmp_path / key / EMBEDDED).iterdir()])
     assert names[0] != names[1]
+
+
+def _counted(reader: TextReader, num_parts: int = 99) -> list[str]:
+    """The texts that a model reads from now on; it is stopped after some parts."""
+    texts, read = list[str](), reader.read
+
+    def stopped(some: Sequence[str], **options: bool) -> torch.Tensor:
+        nonlocal num_parts
+        if not num_parts:
+            raise SystemExit(75)
+        num_parts -= 1
+        texts.extend(some)
+        return read(some, **options)
+
+    reader.read = stopped  # type: ignore[method-assign]
+    return texts
+
+
+@pytest.mark.parametrize("kind", [TextFeaturizer, LanguageModel])
+def test_a_judge_goes_on_with_what_it_has_read_beside_the_output_and_no_bit_is_another(
+    kind: type[TextFeaturizer | LanguageModel], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In batches of several lengths, where the bits of a text depend on its neighbours."""
+    base = ROOT / "models/base"
+    monkeypatch.setattr(embedded_parts, "_BATCHES", 7)
+    keep = keep_beside(tmp_path / "evaluation.json")
+    texts = sorted(set(TEXTS))
+    alone, whole = (kind(base, tokens_per_batch=number).read(texts) for number in (1, 60))
+    assert alone.numpy().tobytes() != whole.numpy().tobytes()
+    first, second = (kind(base, tokens_per_batch=60, keep=keep) for _ in range(2))
+    before, after = _counted(first, num_parts=2), _counted(second)
+    with pytest.raises(SystemExit):
+        first(texts)
+    found = second(texts)
+    assert 14 <= len(before) < len(texts) and sorted([*before, *after]) == texts, "each is read once"
+    rows = torch.stack(second.known(texts))
+    assert rows.numpy().tobytes() == whole.numpy().tobytes() and torch.equal(found, rows[:, -found.shape[1] :])
+    folder = tmp_path / EMBEDDED / "evaluation.json"
+    files = list(folder.iterdir())
+    assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600} and len(files) > 3
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    forget_embedded(tmp_path, "another.json")
+    assert list(folder.iterdir()) == files, "another step in this folder has ended"
+    forget_embedded(tmp_path, "evaluation.json")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("change", [None, "weights", "pooling", "tokens", "batches", "text"])
+def test_a_judge_that_reads_otherwise_or_other_texts_takes_no_part(
+    change: str | None, tmp_path: Path, tiny_model: str
+) -> None:
+    keep, texts = keep_beside(tmp_path / "out.json"), sorted(set(TEXTS))
+    TextFeaturizer(tiny_model, keep=keep)(texts)
+    options = {"pooling": {"pooling": "mean"}, "tokens": {"max_length": 2}, "batches": {"tokens_per_batch": 50}}
+    other = TextFeaturizer(tiny_model, keep=keep, **options.get(change or "", {}))  # type: ignore[arg-type]
+    if change == "weights":
+        with torch.no_grad():
+            next(other.load()[0].parameters())[0, 0] += 1e-6
+    texts[0] += "!" if change == "text" else ""
+    read = _counted(other)
+    other(texts)
+    assert sorted(read) == ([] if change is None else sorted(texts))
+
+
+def test_a_step_that_reads_a_part_in_each_start_is_requeued_and_one_that_reads_none_is_not(tmp_path: Path) -> None:
+    declare(Step("evaluate", "evaluate", writes=(File("one/evaluation.json", "metrics"),)), tmp_path)
+    folder, words = (
+        tmp_path / "one" / EMBEDDED / "evaluation.json",
+        ["end", "tool", str(tmp_path), "evaluate", "75", "1"],
+    )
+    folder.mkdir(parents=True)
+    for number in range(MOST_REQUEUES + 2):
+        (folder / f"{number}.npy").touch()
+        os.utime(folder / f"{number}.npy", (time.time(), time.time() + number))
+        assert main(words) == 75
+    assert [main(words) for _ in range(MOST_REQUEUES)] == [75] * (MOST_REQUEUES - 1) + [1]
