@@ -39,7 +39,7 @@ WORDS = (
 SECRET = "zanzibarquux"
 
 
-def embed(texts: Sequence[str], encoder: str = "", independent: bool = False) -> np.ndarray:
+def embed(texts: Sequence[str], encoder: str = "", independent: bool = False, keep: object = None) -> np.ndarray:
     """Which of some words a text has, and how long it is."""
     rows = [[*(float(word in text.lower()) for word in WORDS), len(text) / 200, 0.1] for text in texts]
     vectors = np.array(rows, dtype=np.float32)

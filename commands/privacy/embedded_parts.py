@@ -25,7 +25,7 @@ from doppel.text.topics import Floats
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from doppel.models.text_reader import TextReader
+    from doppel.models.text_reader import Keep, TextReader
 
 Read = Callable[[Sequence[str]], Floats]
 #: Private texts whose vectors are written together: half a minute of one core.
@@ -75,7 +75,7 @@ def in_parts(texts: Sequence[str], form: str, folder: Path, read: Read) -> Float
     return np.concatenate([np.load(file) for file in parts])[[place_of[text] for text in texts]]
 
 
-def keep_beside(out: Path) -> Callable[[TextReader, Sequence[str]], Tensor]:
+def keep_beside(out: Path) -> Keep:
     """Return how models read public texts and samples of a step: what they have read stays in parts beside its output.
 
     A step that is stopped goes on with what is missing; :func:`forget_embedded` removes them. Parts are whole batches,

@@ -22,6 +22,7 @@ from doppel.text.topics import Codebook, Floats, make_clusters, make_codebook
 
 if TYPE_CHECKING:
     from doppel.models.encoders import TextFeaturizer
+    from doppel.models.text_reader import Keep
 
 #: What votes are for; nobody reads them on a page.
 CLUSTERS = "clusters of samples"
@@ -132,6 +133,7 @@ class TopicsOf(FeatureExtractor):
         columns: Its columns.
         encoder: Sentence encoder, if it is to be made.
         seed: Of k-means of clusters, likewise; topics need none.
+        keep: How texts of the pool and public ones are read, see :data:`~doppel.models.text_reader.Keep`.
 
     Raises:
         UserError: The codebook that there is has another number of topics.
@@ -141,9 +143,16 @@ class TopicsOf(FeatureExtractor):
     label: str | None = "label"
 
     def __init__(
-        self, path: Path, num_topics: int, texts: str | None, columns: Columns | None, encoder: str, seed: int
+        self,
+        path: Path,
+        num_topics: int,
+        texts: str | None,
+        columns: Columns | None,
+        encoder: str,
+        seed: int,
+        keep: Keep | None = None,
     ) -> None:
-        self.path, self._made = path, (num_topics, texts, columns, encoder, seed)
+        self.path, self._keep, self._made = path, keep, (num_topics, texts, columns, encoder, seed)
         book = Codebook.load(path) if path.exists() else None
         if book is not None and (found := len(book.names) - book.num_unexpected) != num_topics:
             raise UserError(
@@ -158,12 +167,12 @@ class TopicsOf(FeatureExtractor):
             own, known = [text for text in texts if text], list[str]()
             if public is not None:
                 known = [turn.utterance for turn in read_examples(expand_path(public), "utterance", columns=columns)]
-            vectors = embed([*own, *known], encoder)
+            vectors = embed([*own, *known], encoder, keep=self._keep)
             self._make(own, known, vectors, num_topics, encoder, seed).save(self.path)
         book = Codebook.load(self.path)
         self.digest = content_digest(str(self.path))
         said = [text for text in texts if text]
-        read = partial(embed, encoder=book.encoder, independent=independent)
+        read = partial(embed, encoder=book.encoder, independent=independent, keep=self._keep)
         vectors = in_parts(said, form_of(book.encoder), self.path.parent, read) if independent else read(said)
         names = iter(book.nearest(vectors))
         return [next(names) if text else "" for text in texts]
@@ -210,18 +219,21 @@ class ClustersOf(TopicsOf):
         return make_clusters([*own, *known], vectors, number, encoder, seed)
 
 
-def embed(texts: Sequence[str], encoder: str, independent: bool = False) -> Floats:
+def embed(texts: Sequence[str], encoder: str, independent: bool = False, keep: Keep | None = None) -> Floats:
     """Return unit vectors of texts, [texts, D].
 
     Args:
         texts: Texts.
         encoder: ``minilm``, or the folder or hub name of an encoder whose sentence vector is the mean over its tokens.
         independent: Whether no text changes another's vector: for private texts.
+        keep: How other texts are read, see :data:`~doppel.models.text_reader.Keep`.
 
     Raises:
         UserError: The encoder cannot be loaded.
     """
-    vectors: Floats = _encoder(encoder).read(texts, independent).numpy()
+    reader = _encoder(encoder)
+    read = reader.read(texts, independent) if keep is None or independent or not texts else keep(reader, texts)
+    vectors: Floats = read.numpy()
     return vectors
 
 
@@ -230,7 +242,7 @@ def form_of(encoder: str) -> str:
     return _encoder(encoder).form()
 
 
-def places_of(texts: Sequence[str], human: Sequence[str]) -> list[float]:
+def places_of(texts: Sequence[str], human: Sequence[str], keep: Keep | None = None) -> list[float]:
     """Return the place of each text among human ones under SmolLM2-135M, see :func:`.fluent.places_among`.
 
     Raises:
@@ -239,7 +251,7 @@ def places_of(texts: Sequence[str], human: Sequence[str]) -> list[float]:
     from doppel.metrics.fluency import LanguageModel  # likewise
     from doppel.selection.fluent import places_among
 
-    return places_among(texts, human, LanguageModel(place_of(LARGER)).nats)
+    return places_among(texts, human, LanguageModel(place_of(LARGER), keep=keep).nats)
 
 
 @lru_cache(maxsize=2)

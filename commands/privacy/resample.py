@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jsonargparse.typing import PositiveInt
 
-from commands.privacy.embedded_parts import forget_embedded
+from commands.privacy.embedded_parts import forget_embedded, keep_beside
 from commands.privacy.feature_extractors import (
     ClustersOf,
     FeatureExtractor,
@@ -31,6 +31,9 @@ from doppel.files import read_json_lines, write_json, write_json_lines
 from doppel.models.made import LARGER
 from doppel.resampling import draw, matrix, share_weights
 from doppel.selection.fluent import FLUENT, PLACE, bands_of, prefer_fluent
+
+if TYPE_CHECKING:
+    from doppel.models.text_reader import Keep
 
 
 def resample(
@@ -99,12 +102,13 @@ def resample(
     given_texts = {"--texts": texts, "--fluent": fluent}
     public += [(option, path, columns) for option, path in given_texts.items() if path is not None]
     refuse_private(public, of_runs(stage_dir, if_private=True))
+    keep = keep_beside(out)
     extractor: FeatureExtractor = Trees() if parser is None else ParsedTrees(parser)
     if (number := num_clusters if num_topics is None else num_topics) is not None:
         codebook, of = stage_dir / "codebook.jsonl", ClustersOf if num_topics is None else TopicsOf
         if shares is not None and not codebook.is_file():
             raise UserError(f"{stage_dir} has no codebook.jsonl, by which its topics were told: restore the file")
-        extractor = of(codebook, number, texts, columns, encoder, 1 if seed is None else seed)
+        extractor = of(codebook, number, texts, columns, encoder, 1 if seed is None else seed, keep)
     kept, num_pool = _read(pool, extractor)
     path = shares or stage_dir / SHARES
     if shares is None:
@@ -122,7 +126,8 @@ def resample(
         human = None
         if fluent is not None:
             human = [turn.utterance for turn in read_examples(expand_path(fluent), "utterance", columns=columns)]
-        _draw(out, extractor, kept, num_pool, released, num_samples, seed, human)
+        _draw(out, extractor, kept, num_pool, released, num_samples, seed, human, keep)
+    forget_embedded(out.parent, out.name)
 
 
 def _read(pool: Path, extractor: FeatureExtractor) -> tuple[list[tuple[dict[str, Any], str]], int]:
@@ -159,6 +164,7 @@ def _draw(
     num_samples: int,
     seed: int | None,
     human: list[str] | None,
+    keep: Keep,
 ) -> None:
     """Draw lines by released shares, as fluent as human texts where some are given, and write what was done."""
     sigma, num_units, bins = released["noise_multiplier"], released["num_units"], released["bins"]
@@ -171,7 +177,7 @@ def _draw(
     fluency: dict[str, Any] = {}
     if human is not None:
         texts = [line["utterance"] for line, _ in kept]
-        places = places_of(texts, human)
+        places = places_of(texts, human, keep)
         kinds = list(zip(readings, bands_of(texts, human), strict=True))
         drawn = prefer_fluent(drawn, kinds, places, seed)
         kept = [({**line, PLACE: round(place, 3)}, read) for (line, read), place in zip(kept, places, strict=True)]

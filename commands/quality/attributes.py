@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from commands.lightning.trained_model import value_chooser
 from commands.quality.labels import regression
@@ -17,6 +17,9 @@ from datamodules.reading.attribute_codes import AttributeCodes
 from doppel.errors import DataError, UserError
 from doppel.tables.made import OF_TREE, make
 from doppel.tables.schema import OTHER, Column
+
+if TYPE_CHECKING:
+    from doppel.models.text_reader import Keep
 
 #: Means over attributes: of what is read in the texts, and of what samples, human turns and the commonest value teach.
 _OF_TEXTS = ("attribute_jsd", "human_attribute_jsd", "attribute_adherence")
@@ -49,7 +52,12 @@ class Side:
 
 
 def attribute_metrics(
-    codes: AttributeCodes, samples: Side, reference: Side, encoder: str = "minilm", seed: int = 0
+    codes: AttributeCodes,
+    samples: Side,
+    reference: Side,
+    encoder: str = "minilm",
+    seed: int = 0,
+    keep: Keep | None = None,
 ) -> tuple[dict[str, float | None], list[str]]:
     """Return how near attributes of samples are to those of human turns, and how often to those of the prompt.
 
@@ -71,6 +79,7 @@ def attribute_metrics(
         reference: Human turns that anybody may see.
         encoder: Whose vectors the classifiers read.
         seed: Of the halves.
+        keep: How the encoder reads, see :data:`~doppel.models.text_reader.Keep`.
 
     Returns:
         ``attribute_jsd`` (mean Jensen–Shannon divergence over the attributes, in bits) and ``human_attribute_jsd`` (of
@@ -94,7 +103,7 @@ def attribute_metrics(
             values[f"{kind}_{attribute.lower().replace(' ', '_')}"] = score
 
     wanted, gold, lesson = (_places(codes, side) for side in (samples, judged, taught))
-    vectors: _Vectors = cache(lambda texts: embed(texts, encoder))
+    vectors: _Vectors = cache(lambda texts: embed(texts, encoder, keep=keep))
     attributes = list(zip(codes.names, codes.schema.columns, strict=True))
     for place, (name, column) in enumerate(attributes):
         try:

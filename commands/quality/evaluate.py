@@ -11,7 +11,7 @@ from typing import Any
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
 from commands.lightning.trained_model import place_of
-from commands.privacy.embedded_parts import forget_embedded
+from commands.privacy.embedded_parts import forget_embedded, keep_beside
 from commands.quality.attributes import Side, attribute_metrics
 from commands.quality.judges import Judges, judges_of
 from commands.quality.keep_best import record_of
@@ -100,7 +100,8 @@ def evaluate(
             _make_folder(path)
     from doppel.metrics import compare, compared_sides
 
-    judges = Judges() if no_mauve else judges_of(synthetic, featurizer, base_model, out)
+    keep = None if out is None else keep_beside(out)
+    judges = Judges() if no_mauve else judges_of(synthetic, featurizer, base_model, keep)
     turns = read_examples(expand_path(reference), "utterance", columns=columns_of_reference)
     kept = Selection(keep_function).apply(turns, reference, "utterance")
     drawn = read_synthetic(synthetic)
@@ -125,7 +126,7 @@ def evaluate(
         # drawn alike, with what they were written for in the place of their trees
         of_codes = compared_sides(_corpus(drawn, "label"), _corpus(kept, "label"), num_samples, seed)
         ours, theirs = (Side(u, side.trees, t) for u, side, t in zip(sides, of_codes, trees, strict=True))
-        found, more = attribute_metrics(codes, ours, theirs, encoder, seed)
+        found, more = attribute_metrics(codes, ours, theirs, encoder, seed, keep)
         values |= found
         values["notes"] += more
     if next_token_epochs:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from commands.lightning.trained_model import place_of
-from commands.privacy.embedded_parts import keep_beside
 from commands.privacy.evolution_settings import generator_of
 from commands.quality.measures import OWN_BASE
 from commands.run_folder.places import public_names
@@ -23,6 +22,7 @@ from doppel.privacy.card import origins_of
 
 if TYPE_CHECKING:
     from doppel.metrics.mauve import Featurizer
+    from doppel.models.text_reader import Keep
 
 #: What the larger model of public text is called in the names of metrics.
 _LARGER = "smollm2_135m"
@@ -53,7 +53,7 @@ class Judges:
 
 
 def judges_of(
-    samples: Path, featurizer: str | None = None, base_model: str | None = None, out: Path | None = None
+    samples: Path, featurizer: str | None = None, base_model: str | None = None, keep: Keep | None = None
 ) -> Judges:
     """Return the judges at hand: MiniLM, SmolLM2-135M, one that is named, and last the base of the generator itself.
 
@@ -67,7 +67,7 @@ def judges_of(
         samples: The file that is judged. The run in which it lies says what base its models have.
         featurizer: Folder or hub name of a further judge.
         base_model: The base of the generator, where the samples lie in no run.
-        out: Beside what the judges' features are kept on the way; None: they are not.
+        keep: How the judges read, see :data:`~doppel.models.text_reader.Keep`.
 
     Raises:
         ModelError: ``featurizer`` cannot be loaded.
@@ -77,7 +77,7 @@ def judges_of(
     from doppel.models.encoders import TextFeaturizer, minilm
     from doppel.models.faults import ModelError
 
-    found, keep = Judges(), None if out is None else keep_beside(out)
+    found = Judges()
     bases = [base_model] if base_model is not None else bases_of(samples)
     if not bases:
         bases = [BASE_MODEL]

@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jsonargparse.typing import PositiveInt
 from numpy.typing import NDArray
 
+from commands.privacy.embedded_parts import forget_embedded, keep_beside
 from commands.privacy.feature_extractors import places_of
 from commands.run_folder.private_files import learnt_from, of_runs
 from datamodules.guards.overlap import refuse_private
@@ -31,6 +32,9 @@ from doppel.resampling import draw
 from doppel.selection.fluent import FLUENT, PLACE, bands_of, prefer_fluent
 from doppel.tables.made import OF_TREE
 from doppel.tables.schema import plain
+
+if TYPE_CHECKING:
+    from doppel.models.text_reader import Keep
 
 Floats = NDArray[np.floating[Any]]
 Line = Mapping[str, Any]
@@ -112,8 +116,9 @@ def keep_best(
     worth: Worth = [()] * len(drawn)
     matches: list[bool] = []
     judge: dict[str, Any] = {}
+    keep = keep_beside(out)
     if field == "label":
-        worth, matches, by_chance = _labels(drawn, label_words, encoder, codes_of(columns), seed)
+        worth, matches, by_chance = _labels(drawn, label_words, encoder, codes_of(columns), seed, keep)
         drawn = [{**line, FITS: is_match} for line, is_match in zip(drawn, matches, strict=True)]
         judge = {"encoder": encoder, "label_words": label_words, "chance_match": by_chance}
     if parser is not None:
@@ -123,7 +128,7 @@ def keep_best(
     places: list[float] = []
     if reference is not None:
         human = [turn.utterance for turn in read_examples(expand_path(reference), "utterance", columns=of_reference)]
-        places = places_of([line["utterance"] for line in drawn], human)
+        places = places_of([line["utterance"] for line in drawn], human, keep)
         lacks = [-max(0.0, place - FLUENT) for place in places]
         drawn = [{**line, PLACE: round(place, 3)} for line, place in zip(drawn, places, strict=True)]
         # of a label it comes behind the match, of a tree before it
@@ -132,7 +137,8 @@ def keep_best(
         matches = matches or [lack == 0 for lack in lacks]
         judge |= {"language_model": LARGER, "candidates_fluent": sum(lack == 0 for lack in lacks) / len(drawn)}
     if prompts is None:
-        kept = _by_themselves([line["utterance"] for line in drawn], human, places, num_samples or 0, encoder, seed)
+        texts = [line["utterance"] for line in drawn]
+        kept = _by_themselves(texts, human, places, num_samples or 0, encoder, seed, keep)
     else:
         kept = best(wanted, [str(line[field]) for line in drawn], worth, seed)
     write_json_lines(out, [drawn[place] for place in kept])
@@ -145,6 +151,7 @@ def keep_best(
         **judge,
     }
     write_json(record_of(out), record)
+    forget_embedded(out.parent, out.name)
     sys.stdout.write(json.dumps(record, indent=2) + "\n")
 
 
@@ -202,15 +209,22 @@ def _trees(lines: Sequence[Line], parser: Path) -> tuple[Worth, list[bool]]:
 
 
 def _by_themselves(
-    texts: Sequence[str], human: Sequence[str], places: Sequence[float], num_samples: int, encoder: str, seed: int
+    texts: Sequence[str],
+    human: Sequence[str],
+    places: Sequence[float],
+    num_samples: int,
+    encoder: str,
+    seed: int,
+    keep: Keep,
 ) -> list[int]:
     """Numbers of fluent texts, as many of each kind as a uniform draw would have."""
     from sklearn.cluster import KMeans
 
     from commands.privacy.feature_extractors import embed
 
-    clusters = KMeans(min(_CLUSTERS, len(set(human))), n_init=1, random_state=seed).fit(embed(human, encoder))
-    nearest = clusters.predict(embed(texts, encoder)).tolist()
+    clusters = KMeans(min(_CLUSTERS, len(set(human))), n_init=1, random_state=seed)
+    clusters.fit(embed(human, encoder, keep=keep))
+    nearest = clusters.predict(embed(texts, encoder, keep=keep)).tolist()
     kinds = list(zip(nearest, bands_of(texts, human), strict=True))
     by_kind = sorted(range(len(texts)), key=kinds.__getitem__)
     even = draw(np.full(len(texts), 1 / len(texts)), min(num_samples, len(texts)), seed, order=by_kind)
@@ -218,7 +232,7 @@ def _by_themselves(
 
 
 def _labels(
-    lines: Sequence[Line], words: Mapping[str, str], encoder: str, codes: AttributeCodes | None, seed: int
+    lines: Sequence[Line], words: Mapping[str, str], encoder: str, codes: AttributeCodes | None, seed: int, keep: Keep
 ) -> tuple[Worth, list[bool], float]:
     """Whether each of N texts says its code, by an encoder, and if not, the logarithm of the code's probability; and
     the share that says the code of another text, drawn at random.
@@ -236,7 +250,7 @@ def _labels(
         raise DataError(
             f"label_words describes {missing[0]!r}, which no code has: there are {', '.join(sorted(known))}"
         )
-    texts_ND = embed([str(line["utterance"]) for line in lines], encoder)
+    texts_ND = embed([str(line["utterance"]) for line in lines], encoder, keep=keep)
     total_N, matches_N, by_chance_N = np.zeros(len(lines)), np.ones(len(lines), bool), np.ones(len(lines), bool)
     others_N = np.random.default_rng(seed).permutation(len(lines))
     made = {} if codes is None else dict(zip(codes.names, codes.schema.columns, strict=True))

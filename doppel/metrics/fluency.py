@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from doppel.models.judges import first_token
 from doppel.models.load import load_with_tokenizer
-from doppel.models.text_reader import TextReader
+from doppel.models.text_reader import Keep, TextReader
 from doppel.models.texts import by_length, longest_text, padded, token_ids
 
 
@@ -26,7 +26,7 @@ class LanguageModel(TextReader):
     Args:
         model: Folder or hub name of any model that ``AutoModelForCausalLM`` loads.
         tokens_per_batch: Padded tokens in one forward pass.
-        keep: See :class:`~doppel.models.text_reader.TextReader`.
+        keep: See :data:`~doppel.models.text_reader.Keep`.
     """
 
     counted = "texts read"
@@ -35,7 +35,7 @@ class LanguageModel(TextReader):
         self,
         model: str | Path,
         tokens_per_batch: int = 1024,
-        keep: Callable[[TextReader, Sequence[str]], Tensor] | None = None,
+        keep: Keep | None = None,
     ) -> None:
         super().__init__(model, tokens_per_batch, keep)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Literal
@@ -15,7 +15,7 @@ from torch import Tensor
 from doppel.models.faults import ModelError
 from doppel.models.load import load_with_tokenizer
 from doppel.models.sentence_head import SentenceHead, is_sentence_encoder, load_head
-from doppel.models.text_reader import TextReader
+from doppel.models.text_reader import Keep, TextReader
 from doppel.models.texts import MAX_LENGTH, by_length, longest_text, padded, token_ids
 
 #: Rows of each batch of texts that must not change one another, by the device: a GPU waits for its next operation.
@@ -61,7 +61,7 @@ class TextFeaturizer(TextReader):
         tokens_per_batch: padded tokens in one forward pass.
         pooling: Of a model without ``modules.json``; ``mean`` takes the mean over a text's tokens, of length 1.
         max_length: Tokens to which a text is cut; less where the model's context is shorter.
-        keep: See :class:`~doppel.models.text_reader.TextReader`.
+        keep: See :data:`~doppel.models.text_reader.Keep`.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class TextFeaturizer(TextReader):
         tokens_per_batch: int = 8192,
         pooling: Literal["last", "mean"] = "last",
         max_length: int = MAX_LENGTH,
-        keep: Callable[[TextReader, Sequence[str]], Tensor] | None = None,
+        keep: Keep | None = None,
     ) -> None:
         super().__init__(model, tokens_per_batch, keep)
         self.pooling, self.max_length = pooling, max_length

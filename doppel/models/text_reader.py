@@ -22,8 +22,7 @@ class TextReader(ABC):
     Args:
         model: Folder or hub name.
         tokens_per_batch: Padded tokens in one forward pass.
-        keep: Reads texts in the place of :meth:`read`, with parts of :meth:`whole_batches`, so that a process that is
-            stopped loses little.
+        keep: See :data:`Keep`.
     """
 
     #: What a progress bar counts.
@@ -33,7 +32,7 @@ class TextReader(ABC):
         self,
         model: str | Path,
         tokens_per_batch: int,
-        keep: Callable[[TextReader, Sequence[str]], Tensor] | None = None,
+        keep: Keep | None = None,
     ) -> None:
         self.name, self.tokens_per_batch, self.keep = str(model), tokens_per_batch, keep
         self._known: dict[str, Tensor] = {}
@@ -111,3 +110,8 @@ class TextReader(ABC):
     def form_of_batches(self) -> str:
         """Return what rows of numbers of a batch depend on beside its texts: of :meth:`form`, batches and threads."""
         return f"{self.form()} {self.tokens_per_batch} {torch.get_num_threads()}"
+
+
+Keep = Callable[[TextReader, Sequence[str]], Tensor]
+"""Reads texts in the place of :meth:`TextReader.read`, in parts of :meth:`TextReader.whole_batches`, so that a process
+that is stopped loses little."""

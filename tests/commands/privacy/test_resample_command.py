@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import plan
 from lightning_modules import semantic_parser
 from tests.killed import Killed, kill_at
+from tests.stopped_reads import Reads
 
 PRIVATE = ["(Yield (Ask))"] * 700 + ["(Yield (Tell))"] * 299 + ["(Secret)"]
 POOL = ["(Yield (Ask))"] * 400 + ["(Yield (Tell))"] * 1600 + ["(Yield (Rare))"] * 3 + ["(Yield"] * 20
@@ -270,7 +272,7 @@ class Encoder:
     def __init__(self) -> None:
         self.calls: list[tuple[int, int]] = []
 
-    def __call__(self, texts: list[str], encoder: str, independent: bool = False) -> np.ndarray:
+    def __call__(self, texts: list[str], encoder: str, independent: bool = False, keep: object = None) -> np.ndarray:
         self.calls.append((independent, len(texts)))
         return np.array([[0.0, 1.0] if "pizza" in text else [1.0, 0.0] for text in texts], dtype=np.float32)
 
@@ -306,6 +308,23 @@ def test_utterances_are_drawn_by_topics_and_say_which(
     assert resample(run, *more, "--seed", "2") == 0
     assert resample(run, "--num-topics", "3") == 2
     assert "has 2 topics, not 3" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_stopped_draw_goes_on_with_what_it_has_read_of_the_pool(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The codebook is the same to the byte."""
+    pool = [json.dumps({"utterance": f"{'please ' * (i % 3)}set alarm {i}"}) for i in range(40)]
+    folders = [run / "undisturbed", run / "stopped"]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "trees_pool.jsonl").write_text("\n".join(pool) + "\n")
+        (folder / "train.jsonl").write_text('{"utterance": "set alarm 1"}\n' * 1000)
+        trained(folder, sigma=5.0)
+    words = ("--num-topics", "2", "--encoder", "models/base")
+    steps = [partial(resample, folder, *words) for folder in folders]
+    Reads(monkeypatch).are_kept(steps[0], steps[1], 5)
+    books = [(folder / "parse_tree" / "codebook.jsonl").read_bytes() for folder in folders]
+    assert books[0] == books[1] and not list(run.rglob(".embedded"))
 
 
 def test_topics_are_not_made_of_the_private_utterances(run: Path, capsys: pytest.CaptureFixture[str]) -> None:

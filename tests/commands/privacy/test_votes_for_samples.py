@@ -31,7 +31,7 @@ SIGMA, EPSILON, UNITS = 4.0, 4.0, 400
 KINDS = ("alarm", "pizza", "weather")
 
 
-def embed(texts: list[str], encoder: str = "", independent: bool = False) -> np.ndarray:
+def embed(texts: list[str], encoder: str = "", independent: bool = False, keep: object = None) -> np.ndarray:
     """Tells three kinds of text apart."""
     rows = np.array([[float(kind in text) for kind in KINDS] + [0.1] for text in texts], dtype=np.float32)
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)

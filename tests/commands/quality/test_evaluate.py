@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from commands.privacy import embedded_parts
 from commands.quality import evaluate as command
 from commands.quality import judges
 from commands.run_folder.places import ROOT
-from commands.run_folder.steps import EMBEDDED
 from doppel.console.command import call
 from doppel.errors import DataError, UserError
-from doppel.models.encoders import TextFeaturizer
-from doppel.models.texts import by_length
+from tests.stopped_reads import Reads
 
 KEYS = {
     "word_overlap",
@@ -117,35 +115,11 @@ def test_a_stopped_evaluation_goes_on_with_what_its_judges_have_read(
     """Few texts are read by its second start, and its file is, to the byte, that of an undisturbed one."""
     monkeypatch.setattr(judges, "LARGER", "nowhere/smollm2-135m")  # one judge is enough
     monkeypatch.setattr(judges, "find_spec", lambda name: None)
-    monkeypatch.setattr(embedded_parts, "_BATCHES", 10)
-    for module in ("encoders", "text_reader"):
-        monkeypatch.setattr(f"doppel.models.{module}.by_length", lambda rows, _, what: by_length(rows, 50, what))
-    read: list[int] = []
-    num_left = [-1]
-    pooled = TextFeaturizer._pooled
-
-    def stopped(self: TextFeaturizer, rows: list[list[int]]) -> Any:
-        if not num_left[0]:
-            raise SystemExit(75)
-        num_left[0] -= 1
-        read[-1] += len(rows)
-        return pooled(self, rows)
-
-    monkeypatch.setattr(TextFeaturizer, "_pooled", stopped)
     given = ("--synthetic", files["two_stage"], "--reference", files["reference"], "--base-model", "models/base")
     outs = [tmp_path / name / "evaluation.json" for name in ("undisturbed", "stopped")]
-    for out, num_batches in ((outs[0], -1), (outs[1], 5), (outs[1], -1)):
-        num_left[0] = num_batches
-        read.append(0)
-        if num_batches > 0:
-            with pytest.raises(SystemExit):
-                run(*given, "--out", str(out))
-            assert list(out.parent.iterdir()) == [out.parent / EMBEDDED]
-        else:
-            run(*given, "--out", str(out))
-            assert list(out.parent.iterdir()) == [out]
-    whole, before, after = read
-    assert 0 < after < whole <= before + after < whole + 20, "the part in which it was stopped is read again"
+    undisturbed, stopped = (partial(run, *given, "--out", str(out)) for out in outs)
+    Reads(monkeypatch).are_kept(undisturbed, stopped, 5)
+    assert [list(out.parent.iterdir()) for out in outs] == [[out] for out in outs]
     assert outs[0].read_bytes() == outs[1].read_bytes() and json.loads(outs[0].read_text())["mauve_own_base"]
 
 

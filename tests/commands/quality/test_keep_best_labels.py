@@ -31,7 +31,7 @@ WORDS = ["inn", "bar", "great", "awful"]
 STARS = {"5": "great", "1": "awful"}
 
 
-def embed(texts: Sequence[str], encoder: str, independent: bool = False) -> np.ndarray:
+def embed(texts: Sequence[str], encoder: str, independent: bool = False, keep: object = None) -> np.ndarray:
     """Unit vectors of the words that a text has."""
     counts = np.array([[text.split().count(word) for word in WORDS] for text in texts], dtype=np.float32) + 1e-3
     return counts / np.linalg.norm(counts, axis=1, keepdims=True)
@@ -83,7 +83,7 @@ def test_a_number_of_words_is_counted_and_what_is_of_a_tree_is_not_asked_for(
     is_fluent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where fluent texts are preferred: of the reference the texts alone are read, not its attributes."""
-    monkeypatch.setattr(keep_best_module, "places_of", lambda texts, _: [0.1] * len(texts))
+    monkeypatch.setattr(keep_best_module, "places_of", lambda texts, *_: [0.1] * len(texts))
     (tmp_path / "people.txt").write_text("a bar\nan inn\n")
     schema = tmp_path / "schema.yaml"
     schema.write_text("kind: [inn, bar]\nwords: {made: words, bins: [4]}\nact: {made: function, values: [Ask]}\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from run_folders import work_of
 
+from commands.privacy import feature_extractors
 from commands.quality.evaluate import CHOSEN_BY_JUDGE, evaluate
 from commands.quality.keep_best import best, keep_best, record_of
 from commands.run.experiment.experiment import load
@@ -22,6 +24,7 @@ from doppel.console.command import call
 from doppel.errors import UserError
 from doppel.metrics import graph_overlap, names_said
 from lightning_modules import semantic_parser
+from tests.stopped_reads import Reads
 
 FIND, ALICE = "(Yield (Find (Number1)))", '(Yield (Find (Person "Alice Smith")))'
 NEAR, FAR = "(Yield (Find (Number2)))", "(Wave)"
@@ -204,7 +207,7 @@ def test_fluent_texts_come_first_and_the_cap_keeps_the_draw_among_them(
     assert "also chose these samples" in capsys.readouterr().out
     assert len(set(kept)) > 60  # the least loss alone would keep one of each of the 50 prompts, whatever the seed
     lines = drawn(FIND, "find two", "find one") + drawn(ALICE, "find her", "hello")  # with a parser: the match
-    monkeypatch.setattr("commands.quality.keep_best.places_of", lambda texts, _: [0.2] * len(texts))
+    monkeypatch.setattr("commands.quality.keep_best.places_of", lambda texts, *_: [0.2] * len(texts))
     words = ["--candidates", write_lines(tmp_path / "c.jsonl", lines), "--reference", "embedded:test?num=50&seed=5"]
     words += ["--prompts", write_lines(tmp_path / "p.jsonl", [{"parse": FIND}, {"parse": ALICE}])]
     call(keep_best, [*words, "--parser", str(checkpoint), "--out", str(tmp_path / "o.jsonl")], "keep-best")
@@ -248,11 +251,11 @@ def test_texts_without_prompts_are_kept_by_fluency_in_the_shares_of_their_kinds(
     lines = [{"utterance": text} for one in sound for text in (one, one.replace("say", "yas"))]
     people = [" ".join(["say"] * n) for n in range(1, 12)] * 3
     monkeypatch.setattr(
-        "commands.quality.keep_best.places_of", lambda texts, _: [0.9 if "yas" in text else 0.1 for text in texts]
+        "commands.quality.keep_best.places_of", lambda texts, *_: [0.9 if "yas" in text else 0.1 for text in texts]
     )
     monkeypatch.setattr(
         "commands.privacy.feature_extractors.embed",
-        lambda texts, _: np.array([[1.0, len(t.split()) > 6] for t in texts], "f"),
+        lambda texts, _, keep: np.array([[1.0, len(t.split()) > 6] for t in texts], "f"),
     )
     words = ["--candidates", write_lines(tmp_path / "c.jsonl", lines), "--out", str(tmp_path / "o.jsonl")]
     file = tmp_path / "people.txt"
@@ -278,3 +281,18 @@ def test_a_run_of_one_stage_keeps_fluent_ones_of_its_candidates_and_topics_of_th
     assert kept.config["num_samples"] == 50 and "prompts" not in kept.config and kept.config["reference"]
     assert steps["topics-resample"].config["fluent"] == kept.config["reference"]
     assert "topics-choose" not in steps
+
+
+@pytest.mark.slow
+def test_a_choice_that_is_stopped_goes_on_with_losses_and_vectors_that_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feature_extractors, "LARGER", "models/base")
+    texts = [f"{'please ' * (n % 4)}find number {n}" for n in range(60)]
+    (tmp_path / "people.txt").write_text("\n".join(texts[:20]))
+    given = ["--candidates", write_lines(tmp_path / "c.jsonl", [{"utterance": text} for text in texts[10:]])]
+    given += ["--reference", str(tmp_path / "people.txt"), "--num-samples", "20", "--encoder", "models/base"]
+    outs = [tmp_path / name / "o.jsonl" for name in ("undisturbed", "stopped")]
+    steps = [partial(call, keep_best, [*given, "--out", str(out)], "keep-best") for out in outs]
+    Reads(monkeypatch).are_kept(steps[0], steps[1], 14)  # the losses are there, and some of the vectors
+    assert outs[0].read_bytes() == outs[1].read_bytes() and len(list(tmp_path.glob("*/*"))) == 4

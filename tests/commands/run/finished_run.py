@@ -83,7 +83,7 @@ def step_here(kind: str, mark: Path, command: Sequence[str], *_: object) -> int:
     return status
 
 
-def embed(texts: Sequence[str], encoder: str, independent: bool = False) -> NDArray[np.float32]:
+def embed(texts: Sequence[str], encoder: str, independent: bool = False, keep: object = None) -> NDArray[np.float32]:
     """Two kinds of texts, by nothing that they mean; each a little different."""
     found = np.zeros((len(texts), 3), dtype=np.float32)
     for row, text in zip(found, texts, strict=True):
