@@ -153,8 +153,6 @@ class DifferentialPrivacy(Callback):
             self._loss_scale,
             privacy.log_private_diagnostics,
             privacy.seed,
-            self.spec.stage_steps.index(planned_steps),
-            self._last_step,
         )
         self._untrained = UntrainedState(pl_module)
         self._say(wanted_steps)

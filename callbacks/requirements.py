@@ -67,19 +67,20 @@ def refusals_of_settings(trainer: pl.Trainer, data: object, is_frozen: bool = Fa
 
 def refusals_of_bands(trainer: pl.Trainer, data: object, optimizers: Sequence[Optimizer]) -> list[str]:
     """Return reasons against noise that later steps take back, in such words."""
-    other = ", ".join(type(own).__name__ for own in optimizers if not isinstance(own, DPAdam))
-    reasons = {
-        f"{other} loses what privacy.bands gains (.17 nats in the cross-entropy per word, with Adam): set "
-        "model.optimizer to doppel.privacy.optimizer.DPAdam, linear in noisy gradients, or privacy.bands to 1": bool(
-            other
-        ),
-        f"{type(data).__name__} does not deal its units into the groups of privacy.bands: draw by the poisson() of "
-        "datamodules.data_module.DataModule, or set privacy.bands to 1": not hasattr(data, "bands"),
-        "trainer.reload_dataloaders_every_n_epochs deals the groups of privacy.bands anew; remove it": bool(
-            trainer.reload_dataloaders_every_n_epochs  # type: ignore[attr-defined]
-        ),
-    }
-    return [reason for reason, holds in reasons.items() if holds]
+    reasons = [
+        f"{type(own).__name__} loses what privacy.bands gains (.17 nats in the cross-entropy per word, with Adam): set "
+        "model.optimizer to doppel.privacy.optimizer.DPAdam, linear in noisy gradients, or privacy.bands to 1"
+        for own in optimizers
+        if not isinstance(own, DPAdam)
+    ]
+    if not hasattr(data, "bands"):
+        reasons.append(
+            f"{type(data).__name__} does not deal its units into the groups of privacy.bands: draw by the poisson() of "
+            "datamodules.data_module.DataModule, or set privacy.bands to 1"
+        )
+    if trainer.reload_dataloaders_every_n_epochs:  # type: ignore[attr-defined]
+        reasons.append("trainer.reload_dataloaders_every_n_epochs deals the groups of privacy.bands anew; remove it")
+    return reasons
 
 
 def refuse_other_sampler(data: object, bands: int) -> None:

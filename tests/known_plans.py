@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from unittest import mock
 
+from doppel.privacy import plan as plans
 from doppel.privacy import spec
 
 #: Name → noise multiplier, as a calibration finds it (a slow test of test_spec.py), and what is planned.
@@ -29,5 +30,5 @@ KNOWN: dict[str, tuple[float, tuple[Any, ...], dict[str, Any]]] = {
 def known_plan(name: str, **more: Any) -> spec.DPPlan:
     """One of them, with more that noise does not depend on."""
     noise_multiplier, given, named = KNOWN[name]
-    with mock.patch.object(spec, "calibrate", lambda *_: noise_multiplier):
+    with mock.patch.object(plans, "calibrate", lambda *_: noise_multiplier):
         return spec.plan(*given, **named, **more)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from doppel.privacy.accounting import (
@@ -18,7 +19,7 @@ from doppel.privacy.accounting import (
     plain_mu_squared,
     poisson_rate,
 )
-from doppel.privacy.bands import relative_rmse
+from doppel.privacy.bands import coefficients, relative_rmse
 
 #: A stage of so many rounds or more has one in reserve, for a restart within a round: its noise rises by 2 % at the
 #: most (measured: 1.8 % at 21 rounds, .8 at 41). Of 8 rounds it would be 4.3 %, more than a restart costs there: it
@@ -150,8 +151,6 @@ class DPPlan:
         histogram_noise_multiplier: sigma of one noised histogram (sensitivity 1) that the budget also pays.
         words_noise_multiplier: sigma of the counts of words (sensitivity 1), likewise.
         bands: b, steps that noise is correlated over; 1 is independent noise.
-        coefficients: First column of C for each stage, b numbers of norm 1; none where b is 1.
-        independent_noise_multiplier: sigma that the same epsilon needs where b is 1; None there, where it is sigma.
     """
 
     budget: PrivacyBudget
@@ -164,13 +163,10 @@ class DPPlan:
     histogram_noise_multiplier: float | None = None
     words_noise_multiplier: float | None = None
     bands: int = 1
-    coefficients: tuple[tuple[float, ...], ...] = ()
-    independent_noise_multiplier: float | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be a guarantee."""
         object.__setattr__(self, "stage_steps", tuple(self.stage_steps))
-        object.__setattr__(self, "coefficients", tuple(tuple(row) for row in self.coefficients))
         poisson_rate(self.num_units, self.expected_batch_size)
         for name in ("max_grad_norm", *(name for name in vars(self) if name.endswith("noise_multiplier"))):
             value = getattr(self, name)
@@ -180,16 +176,11 @@ class DPPlan:
             raise CalibrationError(f"max_rows_per_unit is {self.max_rows_per_unit}: a unit needs at least one row.")
         if not self.stage_steps or any(steps < 1 for steps in self.stage_steps):
             raise CalibrationError(f"stage_steps is {self.stage_steps}: every stage needs at least one step.")
-        if not 1 <= self.bands <= min(self.num_units // self.expected_batch_size, *self.stage_steps):
+        if not 1 <= self.bands <= self.most_bands:
             raise CalibrationError(
                 f"bands is {self.bands}: give 1 to {self.num_units // self.expected_batch_size}, for a step draws from "
                 f"one of so many groups of the units, and at most the steps of a stage, {min(self.stage_steps)}."
             )
-        rows = [(len(row), 0.99 <= math.fsum(c * c for c in row) <= 1.0) for row in self.coefficients]
-        if rows != [(self.bands, True)] * (len(self.stage_steps) if self.bands > 1 else 0):
-            raise CalibrationError("coefficients are not as many as bands, of norm 1, for each stage.")
-        if (self.independent_noise_multiplier is None) != (self.bands == 1):
-            raise CalibrationError("independent_noise_multiplier goes with bands above 1.")
 
     @property
     def sample_rate(self) -> float:
@@ -202,15 +193,29 @@ class DPPlan:
         return poisson_rate(self.num_units, self.bands * self.expected_batch_size)
 
     @property
+    def most_bands(self) -> int:
+        """The most bands that there may be: b q ≤ 1, and b ≤ T."""
+        return min(self.num_units // self.expected_batch_size, *self.stage_steps)
+
+    @property
+    def coefficients(self) -> tuple[float, ...]:
+        """First column of C, b numbers of norm 1."""
+        return coefficients(self.bands)
+
+    def calibrated(self) -> DPPlan:
+        """Return the plan with the noise that its budget needs."""
+        sigma = calibrate(self.budget, self.releases, lambda sigma: replace(self, noise_multiplier=sigma).stages())
+        return replace(self, noise_multiplier=sigma)
+
+    @cached_property
     def independent(self) -> DPPlan:
-        """The same without bands; it costs at most the same."""
-        sigma = self.independent_noise_multiplier or self.noise_multiplier
-        return replace(self, noise_multiplier=sigma, bands=1, coefficients=(), independent_noise_multiplier=None)
+        """The plan without bands."""
+        return self if self.bands == 1 else replace(self, bands=1).calibrated()
 
     @property
     def equivalent(self) -> DPPlan:
         """Independent noise as large as this plan's in the weights; with bands it costs more."""
-        relative = relative_rmse(self.coefficients, self.stage_steps) if self.bands > 1 else 1.0
+        relative = relative_rmse(self.bands, self.stage_steps)
         return replace(self.independent, noise_multiplier=self.noise_multiplier * relative)
 
     @property
@@ -266,9 +271,10 @@ class DPPlan:
         bands are left out where there is one.
         """
         own = asdict(self)
-        own |= {"coefficients": [list(row) for row in self.coefficients]}
-        for name in ("bands", "coefficients", "independent_noise_multiplier") if self.bands == 1 else ():
-            del own[name]
+        if self.bands == 1:
+            del own["bands"]
+        else:
+            own["coefficients"] = list(self.coefficients)
         first = {**own.pop("budget"), "num_units": self.num_units, "batch_size": own.pop("expected_batch_size")}
         return {**first, **own, "stage_steps": list(self.stage_steps)}
 

@@ -116,9 +116,6 @@ class PrivateStep:
         loss_scale: Public constant by which the loss is multiplied before the backward pass.
         log_private_diagnostics: Whether metrics of private batches may be logged as ``private/…``.
         seed: For tests alone.
-        stage: Number of the plan's stage that is trained.
-        num_steps: After which the training ends, counted over the whole run, where that is not the stage's number:
-            :class:`.banded_noise.BandedNoise` takes none beyond.
 
     Attributes:
         finished: The last step whose gradients are noised; None before the first.
@@ -132,8 +129,6 @@ class PrivateStep:
         loss_scale: float = 1.0,
         log_private_diagnostics: bool = False,
         seed: int | None = None,
-        stage: int = 0,
-        num_steps: int | None = None,
     ) -> None:
         self.spec = spec
         self.loss_scale = loss_scale
@@ -142,10 +137,7 @@ class PrivateStep:
         self.finished: int | None = None
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         scale = spec.noise_multiplier, spec.max_grad_norm
-        self._noise = GaussianNoise(*scale, seed)
-        if spec.bands > 1:
-            num_steps = num_steps or spec.stage_steps[stage]
-            self._noise = BandedNoise(*scale, spec.coefficients[stage], num_steps, seed)
+        self._noise = BandedNoise(*scale, spec.coefficients, seed) if spec.bands > 1 else GaussianNoise(*scale, seed)
         if broadcast is not None:
             self._noise.share_secret(broadcast)
         self._dropout = Secret(seed)

