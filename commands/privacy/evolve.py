@@ -13,7 +13,7 @@ from typing import Any
 
 from jsonargparse.typing import PositiveInt
 
-from commands.privacy.embedded_parts import forget_embedded, in_parts
+from commands.privacy.embedded_parts import forget_embedded, in_parts, keep_beside
 from commands.privacy.evolution_settings import BASE, CONTINUATION, EXAMPLES, GRAMMAR, Evolution
 from commands.privacy.feature_extractors import embed, form_of
 from commands.privacy.histogram import read_labels
@@ -112,7 +112,7 @@ def evolve(
             plan,
             generator,
             votes,
-            partial(embed, encoder=settings.encoder),
+            partial(embed, encoder=settings.encoder, keep=keep_beside(out)),
             rows,
             lambda sentence: print(f"   {sentence}", flush=True),
         )
@@ -137,6 +137,7 @@ def evolve(
         with whole_file(out) as file:
             file.write(content)
         forget_embedded(folder)
+        forget_embedded(out.parent, out.name)
     noise = "no noise: NOT PRIVATE" if ledger is None else f"noise of standard deviation {told['noise_multiplier']:.3f}"
     print(f"{out}: {len(found)} samples after {votes.rounds} rounds ({noise})")
 

@@ -178,9 +178,9 @@ def test_private_texts_are_embedded_independently(
     """In a batch, rounding could let one unit change another's embedding."""
     seen: dict[bool, set[bool]] = {True: set(), False: set()}
 
-    def watched(texts: Sequence[str], encoder: str = "", independent: bool = False) -> np.ndarray:
+    def watched(texts: Sequence[str], encoder: str = "", independent: bool = False, keep: object = None) -> np.ndarray:
         seen[any(SECRET in text for text in texts)].add(independent)
-        return embed(texts)
+        return embed(texts, encoder, independent, keep)
 
     monkeypatch.setattr("tests.evolving.embed", watched)
     assert call(tmp_path, private) == 0
