@@ -12,7 +12,7 @@ from commands.run_folder.places import public_names
 from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.steps import RELEASED
 from commands.run_folder.systems import system
-from doppel.console.ledger import FILE_NAME
+from doppel.console.ledger import FILE_NAME, what_is_torn
 from doppel.errors import UserError
 from doppel.privacy.accounting import Accountant, CalibrationError, Mechanism, compute_epsilon, cross_check
 from doppel.privacy.ledger import Ledger
@@ -127,7 +127,8 @@ def check_budget(summary: Mapping[str, Any], name: str) -> tuple[dict[str, float
         return {}, [*wrong, str(error)]
     wrong += [contradiction] if contradiction else []
     if found[first] > scope["target_epsilon"] * (1 + 1e-6):
-        wrong.append(f"ε is {found[first]:.4g} by {first}, above its target {scope['target_epsilon']:g}")
+        torn = "".join(f". {what_is_torn(m)}" for m in own if m.get("torn_lines"))
+        wrong.append(f"ε is {found[first]:.4g} by {first}, above its target {scope['target_epsilon']:g}{torn}")
     return {} if scope["voids"] else found, wrong
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from json import dumps as to_json
 from pathlib import Path
 from typing import Any
@@ -104,12 +105,24 @@ def tables(summary: dict[str, Any]) -> str:
         for name, s in summary["scopes"].items()
     ]
     statements, everything = [summary["statement"]], summary["everything"]
+    statements += [what_is_torn(m) for m in summary["mechanisms"] if m.get("torn_lines")]
     if everything["num_data_sets"] > 1:
         many = f"This ledger has {everything['num_data_sets']} versions of the data, taken for the same people."
         statements.append(many)
     if everything["num_runs"] > 1:
         statements.append(everything["statement"])
     return "\n\n".join([*(_aligned(rows) for rows in (mechanisms, scopes) if rows), *statements])
+
+
+def what_is_torn(mechanism: Mapping[str, Any]) -> str:
+    """Return which lines are charged to a mechanism of a summary for being torn, and how to mend them."""
+    lines = mechanism["torn_lines"]
+    which, are = ("line", "is") if len(lines) == 1 else ("lines", "are")
+    return (
+        f"In {FILE_NAME}, {which} {', '.join(map(str, lines))} {are} torn (a crash cut a line while it was written), "
+        f"and charged as {len(lines)} of the {mechanism['done_steps']} steps of {mechanism['id']}, for they may have "
+        "run: put a copy of the file back that has it whole, if there is one; nothing else can take the charge back."
+    )
 
 
 def _aligned(records: list[dict[str, str]]) -> str:

@@ -13,6 +13,7 @@ import datetime
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -27,6 +28,8 @@ from doppel.privacy.plan import PrivacyBudget
 VERSION = 3
 #: Before a line's chain, and its length with what follows.
 _CHAIN, _SEAL = b', "chain": "', 64 + len('"}')
+#: A torn line that spends nothing: one that was cut behind its type. A hole of zeros or what is of two lines is none.
+_FREE = re.compile(rb'\{"v": 3, "type": "(?:release|caveat)", (?:(?!"type")[ -~])*')
 #: Types of line of version 2 that say nothing of what was spent.
 _OF_VERSION_2 = ("ledger", "weights", "copy", "repair")
 
@@ -64,6 +67,7 @@ class MechanismRecord:
         stage: Its name there.
         fields: Every other recorded field.
         done_steps: Steps on file, those charged for torn lines included.
+        torn_lines: Numbers of these lines.
         releases: In their order.
     """
 
@@ -72,6 +76,7 @@ class MechanismRecord:
     stage: str
     fields: dict[str, Any]
     done_steps: int = 0
+    torn_lines: list[int] = field(default_factory=list)
     releases: list[Released] = field(default_factory=list)
 
     @property
@@ -109,7 +114,9 @@ class LedgerFile:
 
     A line without its newline, or one that is no JSON, is *torn*: a crash cut it. It stays, and is charged one step of
     the mechanism that it names, or of every mechanism before it if it names none, at every reading. (A step runs only
-    once its line is on disk, so the step of a torn line never ran; but a disk may lose what it acknowledged.)
+    once its line is on disk, so the step of a torn line never ran; but a disk may lose what it acknowledged.) Of what
+    is whole up to where it was cut, the beginning tells the type, and a release or a caveat spends nothing: neither is
+    charged. Else a crash while the last checkpoint of a training is recorded would take its budget past the target.
 
     Args:
         path: The ledger file; it need not exist yet.
@@ -135,7 +142,7 @@ class LedgerFile:
         self._offset = 0
         self._line = 0
         self._tail: bytes = b""  # what follows the last newline: torn, or being written
-        self._charged: list[str] = []  # for the tail, until it is read again
+        self._charged: list[MechanismRecord] = []  # for the tail, until it is read again
         self._damage: LedgerError | None = None
 
     def of_scope(self, scope: str) -> list[MechanismRecord]:
@@ -190,15 +197,14 @@ class LedgerFile:
             raise LedgerError(f"{error.strerror or error}.", about=self.path) from error
         if size < self._offset:
             raise LedgerError("the file was cut or removed while in use: restore it from a copy.", about=self.path)
-        self._charge(self._charged, -1)
+        self._uncharge()
         *lines, self._tail = data.split(b"\n")
         self._offset += len(data) - len(self._tail)
         for line in lines:
             self._line += 1
             if line:
                 self._read_line(line)
-        self._charged = self._named_in(self._tail) if self._tail else []
-        self._charge(self._charged, 1)
+        self._charged = self._charge(self._tail, self._line + 1) if self._tail else []
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -276,7 +282,7 @@ class LedgerFile:
         except ValueError:
             record = None
         if not isinstance(record, dict):
-            self._charge(self._named_in(line), 1)
+            self._charge(line, self._line)
             self._since.update(line + b"\n")
             return
         self._follow_chain(line, record.pop("chain", None))
@@ -342,13 +348,23 @@ class LedgerFile:
             case other:
                 raise self._damaged(f"its type {other!r} is unknown")
 
-    def _named_in(self, torn: bytes) -> list[str]:
-        """Mechanisms that a torn line names; all that there are if it names none."""
-        return [name for name in self.mechanisms if json.dumps(name).encode() in torn] or list(self.mechanisms)
+    def _charge(self, torn: bytes, number: int) -> list[MechanismRecord]:
+        """Charge a torn line to the mechanisms that it names, to all that there are if it names none; return these."""
+        if _FREE.fullmatch(torn):
+            return []
+        named = [own for name, own in self.mechanisms.items() if json.dumps(name).encode() in torn]
+        charged = named or list(self.mechanisms.values())
+        for record in charged:
+            record.done_steps += 1
+            record.torn_lines.append(number)
+        return charged
 
-    def _charge(self, mechanism_ids: list[str], steps: int) -> None:
-        for mechanism_id in mechanism_ids:
-            self.mechanisms[mechanism_id].done_steps += steps
+    def _uncharge(self) -> None:
+        """Take back what the tail was charged with: it is read again, whole or torn."""
+        for record in self._charged:
+            record.done_steps -= 1
+            record.torn_lines.pop()
+        self._charged = []
 
     def _damaged(self, why: str) -> LedgerError:
         """An error that asking again does not end."""

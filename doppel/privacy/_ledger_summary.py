@@ -69,9 +69,10 @@ def summarise(file: LedgerFile, prefix: str, voids: Mapping[str, Sequence[str]],
 
     Returns:
         `scopes` (:func:`_scope` of each, by name) and `mechanisms` (every recorded field, `done_steps`, `wanted_steps`,
-        and `epsilon` of that mechanism alone, None where its scope is void) of this run; the fields of :class:`Cost`
-        for its scopes together (None if nothing was declared, a scope is void, or they protect different units);
-        `statement`, in English; and `everything`: the same of all runs on the same data, see :func:`everything`.
+        `torn_lines` if there are any, and `epsilon` of that mechanism alone, None where its scope is void) of this run;
+        the fields of :class:`Cost` for its scopes together (None if nothing was declared, a scope is void, or they
+        protect different units); `statement`, in English; and `everything`: the same of all runs on the same data, see
+        :func:`everything`.
     """
     void = _voids(file, prefix, voids)
     own: list[Scope] = [(file, scope) for scope in file.promises if scope.startswith(prefix)]
@@ -226,7 +227,8 @@ def _mechanism(file: LedgerFile, record: MechanismRecord, scope: str, is_void: b
     alone = promise.epsilon([record.mechanism()])
     names = {"id": record.id, "scope": scope, "stage": record.stage}
     done = {"done_steps": record.done_steps, "wanted_steps": record.wanted_steps, "num_releases": len(record.releases)}
-    return {**names, **record.fields, **asdict(promise), **done, "epsilon": None if is_void else alone}
+    torn = {"torn_lines": record.torn_lines} if record.torn_lines else {}
+    return {**names, **record.fields, **asdict(promise), **done, **torn, "epsilon": None if is_void else alone}
 
 
 def _composed(

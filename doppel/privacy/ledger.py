@@ -20,8 +20,9 @@ Formal guarantees:
     A spend is on disk (fsync) before anybody can read what its step releases, and is refused if the scope's composed
     epsilon would pass its target. So at every moment, crash or not, what was released is a subset of what is on file,
     and each scope is (target epsilon, delta)-differentially private under adding or removing one unit. Steps that a
-    crash rolled back stay spent, and a torn line counts as a step. Numbers stand in the line that pays for them: they
-    are paid and released, or neither. The terms are those of `doppel.privacy.accounting`.
+    crash rolled back stay spent, and a torn line counts as a step, but one that began as a release or a caveat. Numbers
+    stand in the line that pays for them: they are paid and released, or neither. The terms are those of
+    `doppel.privacy.accounting`.
 """
 
 from __future__ import annotations

@@ -15,6 +15,8 @@ import pytest
 from filelock import FileLock
 from known_plans import known_plan
 
+from commands.privacy.coverage import check_budget
+from doppel.console.ledger import tables
 from doppel.privacy.accounting import Mechanism, compute_epsilon
 from doppel.privacy.ledger import BudgetExceededError, Ledger, LedgerError, Released
 from doppel.privacy.plan import ReleasePlan
@@ -258,6 +260,47 @@ def test_lines_torn_one_after_another_are_charged_one_by_one(path):
     assert Ledger(path).mechanisms[name].done_steps == 6
     Ledger(path).spend(name)
     assert Ledger(path).mechanisms[name].done_steps == 7
+
+
+@pytest.mark.parametrize("cut", [45, 70, -1])
+@pytest.mark.parametrize("kind", ["release", "caveat", "spend"])
+def test_a_torn_line_of_what_spends_nothing_takes_no_budget_past_its_target(path, kind, cut):
+    ledger, name = opened(path)
+    _, other = opened(path, "utterances", steps=80)
+    spend(ledger, name, 4)
+    before = path.read_bytes()
+    calls = {
+        "caveat": lambda: ledger.caveat("two_stage", "of a kind", voids=False),
+        "spend": lambda: ledger.spend(name),
+    }
+    calls.get(kind, lambda: ledger.release(name, sha256="ab" * 32))()
+    written = path.read_bytes()[len(before) :][:cut]
+    found = {}
+    for what, torn in (("cut", written), ("zeros", written[:40] + b"\0\0"), ("two", written[:40] + SPEND[:60])):
+        path.write_bytes(before + torn)
+        reader = Ledger(path)
+        done = [reader.mechanisms[own].done_steps for own in (name, other)]
+        reader.spend(name)
+        assert [reader.mechanisms[own].done_steps for own in (name, other)] == [done[0] + 1, done[1]]
+        found[what] = done[0]
+    assert found == {"cut": 4 if kind != "spend" else 5, "zeros": 5, "two": 5}
+
+
+def test_a_torn_line_is_told_with_its_number_and_how_to_mend_it(path):
+    ledger, name = opened(path)
+    with pytest.raises(BudgetExceededError):
+        spend(ledger, name, 200)
+    steps = ledger.mechanisms[name].done_steps
+    with path.open("ab") as file:
+        file.write(SPEND[:66])
+    for _ in range(2):  # cut, and ended
+        summary = Ledger(path).summary()
+        (wrong,) = check_budget(summary, "two_stage")[1]
+        assert "above its target" in wrong and f"line {steps + 3} is torn" in wrong
+        assert f"1 of the {steps + 1} steps of two_stage/trees" in wrong
+        assert "put a copy of the file back" in tables(summary)
+        with path.open("ab") as file:
+            file.write(b"\n")
 
 
 def test_numbers_are_paid_and_released_in_one_line_and_files_after_their_steps(path):
