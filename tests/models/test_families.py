@@ -99,6 +99,15 @@ def test_a_family_is_exact_or_refused_in_words(family: str, tmp_path: Path) -> N
     assert [outcome(folder, lora) for lora in (None, LoraArguments(rank=2))] == [*FAMILIES[family][1:]]
 
 
+def test_where_some_layers_lose_the_rows_the_refusal_names_the_others_for_lora(tmp_path: Path) -> None:
+    folder = make("opt", tmp_path)
+    with pytest.raises(UserError, match=r"layers\.0\.fc1\.lora_A.* lora\.target_modules=\[\w+_proj") as refused:
+        check_row_independence(UtteranceLM(base_model=folder, max_length=16, lora=LoraArguments(rank=2)).train())
+    named = str(refused.value).rpartition("[")[2].rstrip("]").split(", ")
+    assert named == ["k_proj", "out_proj", "q_proj", "v_proj"]
+    assert outcome(folder, LoraArguments(rank=2, target_modules=named)) == EXACT
+
+
 @pytest.mark.parametrize("family", COMMON)
 def test_a_common_family_forms_labelled_logits_alone_and_is_sampled_and_exported_as_it_is(
     family: str, tmp_path: Path

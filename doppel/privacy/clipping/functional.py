@@ -96,7 +96,7 @@ class FunctionalRule(KeepingRule):
         for own in outputs:
             if isinstance(self.module, nn.Embedding):
                 refuse_flat_ids(self.name, own)
-            self.check_rows(own, capture.num_rows)
+            self.check_rows(own, capture)
         if not outputs:
             raise self._refusal(
                 "has trained parameters, but its forward returns no tensor that a loss can depend on: return it, or "

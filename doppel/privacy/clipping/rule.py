@@ -62,16 +62,21 @@ class LayerRule(ABC):
             )
         x = args[0] if args else next(iter(kwargs.values()))
         output: Tensor = observed(self, capture, None if x.requires_grad else capture.start, x)
-        self.check_rows(output, capture.num_rows)
+        self.check_rows(output, capture)
         return output
 
-    def check_rows(self, output: Tensor, num_rows: int) -> None:
+    def check_rows(self, output: Tensor, capture: Capture) -> None:
         """Refuse an output whose first dimension is not the rows of the micro-batch."""
-        if output.dim() < self.min_dims or output.shape[0] != num_rows:
+        if output.dim() < self.min_dims or output.shape[0] != capture.num_rows:
+            how = "keep the batch dimension first (batch_first=True), or freeze the module"
+            others = {_adapted(rule.name) for rule in capture.started} - {None, adapted := _adapted(self.name)}
+            if adapted is not None:
+                fitting = ", ".join(sorted(map(str, others)))
+                how = f"give LoRA to layers that have it alone, such as lora.target_modules=[{fitting}]"
             raise UnsupportedLayerError(
                 f"module '{self.name}' ({type(self.module).__name__}) gave an output of shape "
-                f"{tuple(output.shape)}, but its first dimension must be the {num_rows} rows of the micro-batch"
-                ": keep the batch dimension first (batch_first=True), or freeze the module"
+                f"{tuple(output.shape)}, but its first dimension must be the {capture.num_rows} rows of the "
+                f"micro-batch: {how if others or adapted is None else 'train without lora'}"
             )
 
     @abstractmethod
@@ -146,6 +151,12 @@ class KeepingRule(LayerRule):
     @abstractmethod
     def add_clipped(self, weights: Tensor) -> None:
         """Add Σᵢ weightsᵢ gᵢ to the ``grad`` of each trainable parameter of the module."""
+
+
+def _adapted(name: str) -> str | None:
+    """The name in its parent of the layer that an adapter of peft is of: ``fc1`` of ``….fc1.lora_A.default``."""
+    layer, is_adapter, _ = name.partition(".lora_")
+    return layer.rpartition(".")[2] if is_adapter else None
 
 
 class Capture:
