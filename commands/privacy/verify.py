@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import importlib.metadata
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from commands.privacy.rows_card import check_rows
 from commands.run_folder.manifest import REPORTS, SYNTHETIC, Entry, told_by_ledger
 from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.steps import RELEASED
-from doppel.errors import UserError
+from doppel.errors import DataError, UserError
 from doppel.files import sha256_of, write_json, write_text
 from doppel.garbage import no_collection
 from doppel.privacy.card import check_card
@@ -61,7 +62,7 @@ def verify(run_dir: Path) -> int:
     RUN_DIR/privacy_card.json and .txt, which list the covered files by SHA-256; whatever else lies in the folder is not
     covered. Nothing is signed: sign the card with a tool and key of your own (docs/operations.md). In a folder that
     `export` wrote the weights must be those that its card tells of, and so must the base of LoRA weights, where it is
-    on this machine.
+    on this machine. Where a run may only be read, its card is printed and not written.
 
     Example:
         python cli.py verify runs/mine
@@ -77,22 +78,29 @@ def verify(run_dir: Path) -> int:
     Raises:
         UserError: There is no ledger, or it or the manifest is damaged.
     """
-    stated = check_rows(run_dir) if run_dir.suffix == ".csv" else check_card(run_dir)
+    is_run = (run_dir / MANIFEST).is_file()  # whose own card is written anew
+    stated = None if is_run else check_rows(run_dir) if run_dir.suffix == ".csv" else check_card(run_dir)
     if stated is not None:
         statement, reasons = stated
         print("\n".join([statement, *_verdict(reasons)]))
         return 1 if reasons else 0
     content = card(RunFolder(run_dir))
-    print(write_card(content, run_dir))
+    print(render_card(content))
+    try:
+        write_card(content, run_dir)
+    except DataError as error:
+        print(f"This card is on no disk, and one that is there may be another: {error}", file=sys.stderr)
     return 0 if content["verified"] else 1
 
 
-def write_card(content: dict[str, Any], folder: Path) -> str:
-    """Write a card as JSON and as text; the text."""
-    text = render_card(content)
+def write_card(content: dict[str, Any], folder: Path) -> None:
+    """Write a card as JSON and as text.
+
+    Raises:
+        DataError: The folder cannot be written to.
+    """
     write_json(folder / f"{CARD}.json", content)
-    write_text(folder / f"{CARD}.txt", f"{text}\n")
-    return text
+    write_text(folder / f"{CARD}.txt", f"{render_card(content)}\n")
 
 
 def card(record: RunFolder, *, renews: bool = False) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from commands.report.report_text import render
 from commands.report.write import write_page
 from commands.run_folder.run_folder import RunFolder
 from doppel.errors import UserError
+from doppel.files import try_folder
 from doppel.garbage import no_collection
 
 
@@ -67,6 +68,8 @@ def report(
             print(f"{csv} has every metric of every run")
     else:
         (record,) = records
+        if out is None:
+            try_folder(record.folder)
         try:
             numbers = build_report(record)
         except UserError as error:  # the page says that nothing was measured, and of privacy what the card says

@@ -208,7 +208,7 @@ def _system(run: Path, named: Path, experiment: Experiment, name: str | None, wa
     for entry in manifest.upstream(made.path):
         if entry.role == "checkpoint" and not manifest.is_as_made(entry):
             how = "was changed after its training" if manifest.path(entry).exists() else "is gone"
-            raise UserError(f"{named / entry.path} {how}: samples of it would not be the run's")
+            raise UserError(f"{named / entry.path} {how}: put back a copy, for samples of it would not be the run's")
     return system
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import glob
 import re
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-
-from filelock import FileLock, Timeout
 
 from commands.run.execution.slurm import Job, jobs_of, queue
 from commands.run.experiment.experiment import load
@@ -127,9 +126,10 @@ def _here(run: Path) -> tuple[str | None, bool]:
     if not (run / ".lock").is_file():
         return None, False
     try:
-        with FileLock(run / ".lock", timeout=0, mode=0o600):
+        with (run / ".lock").open("rb") as file:  # shared, for whoever may only read the folder
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             return (begun[-1] if begun else None), False
-    except Timeout:
+    except BlockingIOError:
         return (begun[-1] if begun else None), True
 
 

@@ -117,7 +117,11 @@ class Manifest:
             files = {name: Entry(name, **fields) for name, fields in content["files"].items()}
             return cls(folder, files, content["version"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(f"{path} cannot be read as a manifest ({error}): delete no entry by hand") from None
+            why = "it is empty" if not path.stat().st_size else str(error)
+            raise UserError(
+                f"{path} cannot be read as a manifest ({why}), so nothing vouches for what the steps of this run have "
+                "made: put back a copy of it, or give another RUN_DIR, which spends on top of what this run has spent"
+            ) from None
 
     def find(self, role: Role | None = None, system: str | None = None, verb: str | None = None) -> list[Entry]:
         """Return the entries that match all criteria, in the order in which they were made."""
@@ -179,7 +183,8 @@ class Manifest:
         is_there = self.path(entry).exists()
         if not self.is_as_made(entry) and (is_there or not may_be_gone):
             how = "was changed after" if is_there else "is not in the run folder since"
-            found.append(f"{path} {how} {entry.step} made it")
+            again = f", or delete what is left of it and RUN/.done/{entry.step}, and give the command of the run again"
+            found.append(f"{path} {how} {entry.step} made it: put back a copy{'' if entry.mechanisms else again}")
         for name, digest in entry.inputs.items():
             other = self.files.get(name)
             if other is not None and other.sha256 != digest:

@@ -19,7 +19,7 @@ def hold(folder: Path) -> FileLock:
     """Take a folder for this process until the lock is released or the process ends.
 
     Raises:
-        UserError: Another process works in it.
+        UserError: Another process works in it, or it cannot be written to.
     """
     lock = FileLock(folder / ".lock", mode=0o600)
     try:
@@ -28,6 +28,8 @@ def hold(folder: Path) -> FileLock:
         raise UserError(
             f"{folder} is in use by another process, and two would spend twice: wait for it, or give another folder"
         ) from None
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written to ({error.strerror or error}): give another folder") from None
     return lock
 
 

@@ -167,7 +167,9 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path.name} is no JSON ({error})") from error
+        raise UserError(f"{path.name} is no JSON ({error}): put back a copy, or make it again") from error
     if not isinstance(content, dict):
-        raise UserError(f"{path.name} holds {kind_of(content)}, not keys with values")
+        raise UserError(
+            f"{path.name} holds {kind_of(content)}, not keys with values: put back a copy, or make it again"
+        )
     return content

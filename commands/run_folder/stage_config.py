@@ -22,10 +22,17 @@ class StageConfig:
 
     @classmethod
     def read(cls, folder: Path, name: str = "config.yaml") -> StageConfig:
-        """Read the ``config.yaml`` of a stage that trained, or the ``predict.yaml`` of one that sampled."""
+        """Read the ``config.yaml`` of a stage that trained, or the ``predict.yaml`` of one that sampled.
+
+        Raises:
+            UserError: There is none, or one of a training has lost its end, where the data stand.
+        """
         if not (folder / name).is_file():
             raise UserError(f"{folder} has no {name}: give the folder of a stage that ran")
-        return cls(read_yaml(folder / name))
+        content = read_yaml(folder / name)
+        if name == "config.yaml" and "data" not in content:
+            raise UserError("has no data, so that its end is lost: put back a copy", about=folder / name)
+        return cls(content)
 
     @property
     def model(self) -> dict[str, Any]:

@@ -84,7 +84,8 @@ def read_yaml(path: Path, fact: Fact | None = None) -> dict[str, Any]:
     """
     content = files.read_yaml(path, lambda text: parse_yaml(text, fact))
     if not isinstance(content, dict):
-        raise UserError(f"{path} holds {files.kind_of(content)}, not keys with values")
+        what = "is empty" if content is None else f"holds {files.kind_of(content)}"
+        raise UserError(f"{path} {what}, where keys with values are read: put back a copy, or write it again")
     return content
 
 

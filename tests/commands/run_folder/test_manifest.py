@@ -15,6 +15,8 @@ from run_folders import edit_manifest, end_step
 from commands.run.execution.execute import run_step
 from commands.run_folder.manifest import Manifest
 from commands.run_folder.manifest_writer import declare
+from commands.run_folder.run_folder import RunFolder
+from commands.run_folder.stage_config import StageConfig
 from commands.run_folder.steps import File, Step
 from doppel.errors import UserError
 
@@ -48,6 +50,27 @@ def run(tmp_path: Path, private: Path) -> Path:
 def write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
+
+
+@pytest.mark.parametrize("share", [0, 0.5])
+def test_files_of_a_run_that_a_full_disk_cut_are_named_with_how_to_mend_them(run: Path, share: float) -> None:
+    config = run / "model" / "config.yaml"
+    write(config, "seed_everything: 1\nmodel:\n  init_args:\n    max_length: 512\ndata: {}\n")
+    assert StageConfig.read(config.parent).data == {}
+    lost = "is empty" if share == 0 else "has no data, so that its end is lost"
+    cut = {
+        run / "manifest.json": (lambda: Manifest.read(run), "cannot be read as a manifest .*: put back a copy of it"),
+        config: (lambda: StageConfig.read(config.parent), f"{lost}.*: put back a copy"),
+        run / "report.json": (lambda: RunFolder(run).report(), "is no JSON .*: put back a copy, or make it again"),
+    }
+    write(run / "report.json", '{"runs": 1}')
+    for path, (read, said) in cut.items():
+        read()
+        whole = path.read_text()
+        path.write_text(whole[: int(share * len(whole))])
+        with pytest.raises(UserError, match=f"{path.name}.*{said}"):
+            read()
+        path.write_text(whole)
 
 
 def test_a_file_is_followed_back_to_its_checkpoint(run: Path) -> None:
@@ -132,7 +155,8 @@ def other_public_file(run: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     {
-        changed: "synthetic.jsonl was changed after samples made it",
+        changed: "synthetic.jsonl was changed after samples made it: put back a copy, or delete what is left of it and "
+        "RUN/.done/samples, and give the command of the run again",
         exchanged_behind: "trees.jsonl was changed after trees made it",
         gone: "trees.jsonl is not in the run folder since trees made it",
         made_anew: "synthetic.jsonl was made of another trees.jsonl than the one that trees has made since",

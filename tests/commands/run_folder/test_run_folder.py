@@ -74,11 +74,11 @@ def test_a_snapshot_of_code_is_no_run(tmp_path: Path) -> None:
 
 def test_privacy_of_a_stage_stands_at_the_top(tmp_path: Path) -> None:
     given = {"target_epsilon": 3.0, "scope": "two_stage", "gone_since": 1}
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"privacy": given}))
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"data": {}, "privacy": given}))
     privacy = StageConfig.read(tmp_path).privacy
     assert privacy is not None
     assert (privacy.target_epsilon, privacy.scope, privacy.delta) == (3.0, "two_stage", None)
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"privacy": None, "trainer": {"callbacks": None}}))
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump({"data": {}, "privacy": None, "trainer": {"callbacks": None}}))
     assert StageConfig.read(tmp_path).privacy is None
     with pytest.raises(UserError, match=r"predict\.yaml"):
         StageConfig.read(tmp_path, "predict.yaml")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -293,6 +295,26 @@ CHANGED: dict[Callable[[Path], None], str] = {
     a_stale_input: "^two_stage/samples.jsonl was made of another two_stage/trees.jsonl than the one that trees has",
     prompts_of_nobody: "^two_stage/samples.jsonl was made of two_stage/trees.jsonl, which no step of this run has made",
 }
+
+
+def test_a_card_that_a_full_disk_cut_is_written_anew(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert verify(run, capsys) == []
+    (run / "privacy_card.json").write_text("{")
+    assert verify(run, capsys) == [] and json.loads((run / "privacy_card.json").read_text())["verified"]
+
+
+def test_a_run_that_may_only_be_read_is_verified_and_its_card_printed(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_file(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(tempfile, "mkstemp", no_file)  # root may write whatever the mode says
+    for status, verdict in ((0, "\nVERIFIED"), (1, "NOT VERIFIED:\n- two_stage")):
+        assert cli.main(["verify", str(run)]) == status
+        told = capsys.readouterr()
+        assert verdict in told.out and "on no disk" in told.err and not (run / "privacy_card.txt").exists()
+        an_edited_sample(run)
 
 
 @pytest.mark.parametrize(("mistake", "said"), [*UNPAID.items(), *CHANGED.items()])
