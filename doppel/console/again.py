@@ -17,7 +17,8 @@ EXIT_STATUS = 75
 def stop_when_told() -> None:
     """Let a cluster's notice end this process, wherever it is, as Ctrl-C would: what is on disk stays.
 
-    A training and a sampling take the signals themselves, and save first.
+    A notice is SIGUSR1, SIGUSR2 or, where jobs are preempted without one of these, SIGTERM. A training and a sampling
+    take the signals themselves, and save first.
     """
     if AGAIN_FILE not in os.environ or threading.current_thread() is not threading.main_thread():
         return
@@ -27,6 +28,9 @@ def stop_when_told() -> None:
         if os.getpid() == process:  # what it has forked ends with it
             Path(os.environ[AGAIN_FILE]).touch()
             raise SystemExit(EXIT_STATUS)
+        if number == signal.SIGTERM:  # by which a process ends its own
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
 
-    for number in (signal.SIGUSR1, signal.SIGUSR2):
+    for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM):
         signal.signal(number, stop)
