@@ -62,7 +62,7 @@ def in_parts(texts: Sequence[str], form: str, folder: Path, read: Read) -> Float
     parts = {}
     for start in range(0, len(distinct), _PART):
         some = distinct[start : start + _PART]
-        parts[_file(folder / EMBEDDED, form, some)] = some
+        parts[folder / EMBEDDED / f"{keyed_fingerprint(_digest(form, some))}.npy"] = some
     missing = [(file, some) for file, some in parts.items() if not file.is_file()]
     if missing:
         (folder / EMBEDDED).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ def keep_beside(out: Path) -> Keep:
         vectors = np.empty((0, 0), np.float32)
         for places in reader.whole_batches(texts, _BATCHES):
             some = [texts[place] for place in places]
-            file = _file(folder, reader.form_of_batches(), some)
+            file = folder / f"{_digest(reader.form_of_batches(), some)}.npy"  # names tell no more than the vectors
             if not file.is_file():
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 _write([(file, some)], lambda some: reader.read(some, bar=False).numpy())
@@ -114,9 +114,8 @@ def forget_embedded(folder: Path, name: str = "") -> None:
         (folder / EMBEDDED).rmdir()
 
 
-def _file(folder: Path, form: str, texts: Sequence[str]) -> Path:
-    digest = hashlib.sha256(json.dumps([form, *texts]).encode()).hexdigest()
-    return folder / f"{keyed_fingerprint(digest)}.npy"
+def _digest(form: str, texts: Sequence[str]) -> str:
+    return hashlib.sha256(json.dumps([form, *texts]).encode()).hexdigest()
 
 
 def _num_processes() -> int:

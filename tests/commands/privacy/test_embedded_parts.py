@@ -200,7 +200,9 @@ def test_a_judge_goes_on_with_what_it_has_read_beside_the_output_and_no_bit_is_a
     """In batches of several lengths, where the bits of a text depend on its neighbours."""
     base = ROOT / "models/base"
     monkeypatch.setattr(embedded_parts, "_BATCHES", 7)
-    keep = keep_beside(tmp_path / "evaluation.json")
+    (tmp_path / "key").write_text("none")
+    monkeypatch.setenv("DOPPEL_KEY", str(tmp_path / "key"))  # nothing here is private: none is needed
+    keep = keep_beside(tmp_path / "out" / "evaluation.json")
     texts = sorted(set(TEXTS))
     alone, whole = (kind(base, tokens_per_batch=number).read(texts) for number in (1, 60))
     assert alone.numpy().tobytes() != whole.numpy().tobytes()
@@ -212,14 +214,14 @@ def test_a_judge_goes_on_with_what_it_has_read_beside_the_output_and_no_bit_is_a
     assert 14 <= len(before) < len(texts) and sorted([*before, *after]) == texts, "each is read once"
     rows = torch.stack(second.known(texts))
     assert rows.numpy().tobytes() == whole.numpy().tobytes() and torch.equal(found, rows[:, -found.shape[1] :])
-    folder = tmp_path / EMBEDDED / "evaluation.json"
+    folder = tmp_path / "out" / EMBEDDED / "evaluation.json"
     files = list(folder.iterdir())
     assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600} and len(files) > 3
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    forget_embedded(tmp_path, "another.json")
+    forget_embedded(tmp_path / "out", "another.json")
     assert list(folder.iterdir()) == files, "another step in this folder has ended"
-    forget_embedded(tmp_path, "evaluation.json")
-    assert not list(tmp_path.iterdir())
+    forget_embedded(tmp_path / "out", "evaluation.json")
+    assert not list((tmp_path / "out").iterdir())
 
 
 @pytest.mark.parametrize("change", [None, "weights", "pooling", "tokens", "batches", "text"])
