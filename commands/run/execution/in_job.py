@@ -32,7 +32,8 @@ def _may_requeue(run: Path, name: str) -> bool:
     places = [glob.escape(str(run / file["path"])) for file in told.get("writes", ())]
     folders = {os.path.dirname(place) for place in places}
     patterns = [*(f"{place}*" for place in places), *(f"{folder}/{EMBEDDED}/**" for folder in folders)]
-    times = [os.stat(path).st_mtime_ns for pattern in patterns for path in glob.glob(pattern, recursive=True)]
+    found = (path for pattern in patterns for path in glob.glob(pattern, recursive=True))
+    times = [os.stat(path).st_mtime_ns for path in found if os.path.exists(path)]  # glob lists a/** as a/ itself
     seen, note = str(max(times, default=0)), run / "slurm" / f".{name}.requeues"
     before, _, number = (note.read_text(encoding="utf-8") if note.is_file() else "").partition(" ")
     count = int(number) + 1 if before == seen else 0
