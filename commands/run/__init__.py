@@ -48,7 +48,7 @@ def run(
     from commands.run import launch
     from commands.run.execution.settle import make_folder
     from commands.run_folder.manifest_writer import enter_rows
-    from datamodules.reading.rows import as_json_lines
+    from datamodules.reading.held_rows import as_json_lines
     from doppel.console.dispatch import QUIET
     from doppel.errors import UserError
 

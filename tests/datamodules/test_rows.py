@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from datamodules.reading.rows import as_json_lines
+from datamodules.reading.held_rows import as_json_lines
 from doppel.errors import DataError
 
 ROWS = [{"text": "hello 😀\n", "user": 7, "day": datetime.date(2024, 1, 2)}, {"text": None}, {"turns": [{"a": 1}]}]
