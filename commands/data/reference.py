@@ -15,7 +15,7 @@ from commands.lightning.trained_model import place_of
 from commands.run_folder.run_folder import read_json
 from datamodules.reading.columns import ReferenceColumns
 from datamodules.reading.example import Example
-from datamodules.reading.examples import place_examples
+from datamodules.reading.examples import iter_examples
 from datamodules.reading.files import expand_path
 from datamodules.text_format import MAX_LENGTH
 from doppel.errors import UserError
@@ -218,8 +218,8 @@ def _texts(reference: str | None, columns: ReferenceColumns) -> tuple[str, ...]:
     """The first texts of the reference; none without one."""
     if reference is None:
         return ()
-    places = place_examples(expand_path(reference), "utterance", with_trees=False, columns=columns)
-    return tuple(place.turn.utterance for place in islice(places, _TEXTS) if place.turn is not None)
+    turns = iter_examples(expand_path(reference), "utterance", with_trees=False, columns=columns)
+    return tuple(turn.utterance for turn in islice(turns, _TEXTS))
 
 
 @cache  # several steps ask for those of one file

@@ -23,7 +23,7 @@ from commands.privacy.vote_releases import VoteReleases
 from commands.run_folder.ownership import hold, ledger_of_run
 from datamodules.guards.overlap import refuse_private
 from datamodules.reading.columns import Columns, ReferenceColumns, control_code, reference_columns
-from datamodules.reading.examples import place_examples
+from datamodules.reading.examples import iter_examples
 from datamodules.reading.files import expand_path
 from datamodules.reading.records import head_of, read_records
 from datamodules.training_rows import TrainingRows
@@ -263,8 +263,8 @@ def read_public(path: str | None, data: Mapping[str, Any]) -> list[Donation]:
     if path is None:
         return []
     columns = ReferenceColumns.from_config(data)
-    placed = islice(place_examples(expand_path(path), "utterance", with_trees=False, columns=columns), _PUBLIC)
-    turns = {turn.utterance: turn for turn in (place.turn for place in placed) if turn is not None}
+    found = islice(iter_examples(expand_path(path), "utterance", with_trees=False, columns=columns), _PUBLIC)
+    turns = {turn.utterance: turn for turn in found}
     return [Donation(text, {"label": turn.label} if turn.label else {}) for text, turn in turns.items()]
 
 

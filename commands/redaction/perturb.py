@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from datamodules.reading.columns import Columns
 from datamodules.reading.example import Example, Unit
-from datamodules.reading.examples import place_examples
+from datamodules.reading.examples import iter_examples
 from datamodules.reading.files import expand_path
 from doppel.errors import UserError
 from doppel.files import whole_file, write_json
@@ -82,11 +82,7 @@ def perturb(
 
     made = word_mechanism(mechanism, _vectors(encoder), epsilon, set_size)
     perturber, path = Perturber(made, seed), expand_path(table)
-    turns = (
-        placed.turn
-        for placed in place_examples(path, unit, with_trees=False, columns=columns, unit_names="exact")
-        if placed.turn
-    )
+    turns = iter_examples(path, unit, with_trees=False, columns=columns, unit_names="exact")
     with whole_file(out, "give another --out") as file:
         write = _csv_row if out.suffix == ".csv" else _json_row
         if out.suffix == ".csv":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from datamodules.reading.columns import Columns, unit_of
 from datamodules.reading.example import Example, Field, Unit
-from datamodules.reading.examples import place_examples
+from datamodules.reading.examples import iter_examples
 from datamodules.reading.files import expand_path
 from datamodules.reading.unit_names import NameRule
 from doppel.errors import DataError
@@ -73,20 +73,19 @@ def check(
     path, protected = expand_path(path), unit_of(unit, columns or Columns())
     places_of: dict[str, list[str]] = {"empty": [], "long": [], "unknown": []}
     num_turns, owner, units, fits = 0, None, set[str](), is_over_long is None
-    for placed in place_examples(path, unit, needs=needs, columns=columns, unit_names=unit_names):
-        turn = placed.turn
-        if turn is None:
-            places_of["empty"].append(placed.where)
+    for turn in iter_examples(path, unit, needs=needs, columns=columns, unit_names=unit_names):
+        if turn.is_blank:
+            places_of["empty"].append(turn.where)
             continue
         num_turns += 1
-        owner = owner or placed.owner
+        owner = owner or turn.owner
         units.add(turn.unit if protected != "utterance" else str(num_turns))
         if is_over_long is not None and (is_public or not fits or not places_of["long"]):
             is_long = is_over_long(turn)
             fits = fits or not is_long
-            places_of["long"] += [placed.where] if is_long else []
+            places_of["long"] += [turn.where] if is_long else []
         if labels is not None and turn.label is not None and turn.label not in labels:
-            places_of["unknown"].append(placed.where)
+            places_of["unknown"].append(turn.where)
     if not num_turns:
         raise DataError(f"{path} holds no request: give a file with at least one")
     if not (fits or truncate or is_public):

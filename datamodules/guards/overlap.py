@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.reading.columns import Columns
-from datamodules.reading.examples import place_examples, utterances_of
+from datamodules.reading.examples import iter_examples, utterances_of
 from datamodules.reading.files import expand_path, is_embedded, state_of
 from datamodules.reading.hub import is_on_hub
 from datamodules.reading.records import read_records
@@ -137,8 +137,8 @@ class _Said:
     def texts(self, is_of_trees: bool) -> Iterator[str]:
         """The texts themselves, or the trees as they are written; opens the file again."""
         if not is_of_trees:
-            placed = place_examples(self._path, "utterance", with_trees=False, columns=self._columns)
-            yield from (row.turn.utterance for row in placed if row.turn is not None)
+            turns = iter_examples(self._path, "utterance", with_trees=False, columns=self._columns)
+            yield from (turn.utterance for turn in turns)
             return
         for _, record in read_records(self._path):
             layout = (self._columns or Columns()).layout(record)

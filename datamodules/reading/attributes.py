@@ -10,8 +10,9 @@ from pathlib import Path
 
 from datamodules.reading.attribute_codes import FILL
 from datamodules.reading.columns import Columns, Layout, listed
-from datamodules.reading.example import Unit, named_before
+from datamodules.reading.example import Unit
 from datamodules.reading.files import expand_path
+from datamodules.reading.owners import named_before
 from datamodules.reading.records import read_records
 from datamodules.reading.unit_names import NameRule, UnitNames
 from doppel.errors import DataError, UserError

@@ -153,7 +153,8 @@ def embedded_examples(path: str, unit: Unit) -> list[Example]:
         raise DataError(f"skew is {arguments['skew']}; it must not be negative", about=path)
     turns = generate(arguments["num"], seed=arguments.get("seed", 1), skew=arguments["skew"])
     return [
-        Example(t.utterance, t.parse, t.unit if unit == "dialogue" else str(i), t.domain) for i, t in enumerate(turns)
+        Example(t.utterance, t.parse, t.unit if unit == "dialogue" else str(i), t.domain, path)
+        for i, t in enumerate(turns)
     ]
 
 

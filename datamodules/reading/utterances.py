@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from datamodules.reading.example import Placed
+from datamodules.reading.example import Example
 from doppel.grammar.slot_table import SHIPPED, slot_table
 from doppel.text.forms import caseless
 
@@ -179,16 +179,15 @@ def words_of(text: str) -> list[str]:
     return _NO_LETTERS.sub(" ", caseless(text)).split()
 
 
-def remembering(placed: Iterable[Placed], key: Hashable) -> Iterator[Placed]:
+def remembering(turns: Iterable[Example], key: Hashable) -> Iterator[Example]:
     """Yield the turns of a file, as they are read; once all are, their utterances are known under a key.
 
     It costs some four microseconds a turn, beside the 28 or so of reading one.
     """
     gathered = _Gathered()
-    for row in placed:
-        if row.turn is not None:
-            gathered.add(row.turn.utterance)
-        yield row
+    for turn in turns:
+        gathered.add(turn.utterance)
+        yield turn
     known[key] = gathered.utterances()
 
 

@@ -25,7 +25,7 @@ from commands.run.steps.run_plan import RunPlan
 from commands.run_folder.steps import Step
 from datamodules.batches.encoded import encode_examples
 from datamodules.reading.columns import Columns, ReferenceColumns, unit_of
-from datamodules.reading.examples import place_examples
+from datamodules.reading.examples import iter_examples
 from datamodules.reading.files import expand_path
 from datamodules.text_format import TextFormat
 from doppel.console.plan import in_bands
@@ -170,8 +170,8 @@ def _tokens(text_format: TextFormat, experiment: Experiment) -> float:
     columns = ReferenceColumns.from_config(experiment.data)
     for path in filter(None, (experiment.reference, _EMBEDDED)):
         with suppress(DataError):  # a column that the model needs is not there
-            places = place_examples(expand_path(path), "utterance", needs=text_format.needs, columns=columns)
-            turns = [at.turn for at in islice(places, _TURNS) if at.turn is not None]
+            found = iter_examples(expand_path(path), "utterance", needs=text_format.needs, columns=columns)
+            turns = [t for t in islice(found, _TURNS) if not t.is_blank]
             turns = [turn for turn in turns if all(getattr(turn, name) for name in text_format.needs)]
             if turns:
                 return float(encode_examples(turns, text_format, truncate=True).lengths.mean())
