@@ -36,6 +36,8 @@ def key_path() -> Path:
 
 def _key() -> bytes:
     path = key_path()
+    if path.exists() and not path.is_file():  # such as a device, which a new key would replace
+        raise DataError(f"the key of fingerprints {path} is no ordinary file: set DOPPEL_KEY to the path of one")
     try:
         if not path.is_file():
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import stat
 from pathlib import Path
 
@@ -109,6 +110,17 @@ def test_an_empty_key_is_refused(private: Path, tmp_path: Path, monkeypatch: pyt
     (tmp_path / "key").write_text("")
     with pytest.raises(DataError, match="key"):
         fingerprint_of(private)
+
+
+def test_what_is_no_ordinary_file_is_not_replaced_by_a_key(
+    private: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As ``DOPPEL_KEY=/dev/null`` would be, where root runs."""
+    monkeypatch.setenv("DOPPEL_KEY", str(tmp_path / "key"))
+    os.mkfifo(tmp_path / "key")
+    with pytest.raises(DataError, match="no ordinary file: set DOPPEL_KEY"):
+        fingerprint_of(private)
+    assert (tmp_path / "key").is_fifo()
 
 
 def test_a_ledger_holds_no_plain_hash_even_if_a_data_module_gives_one(private: Path, tmp_path: Path) -> None:
