@@ -20,9 +20,14 @@ from doppel.text.occurrences import Strings, fold
 Pattern = Literal["email", "phone", "number"]
 PATTERNS: tuple[Pattern, ...] = get_args(Pattern)
 
-#: Local part and domain as people write them; and seven digits or more with what stands between those of a number.
+#: What stands between the parts of an address, also from another keyboard, or from who hides an address from programs.
+_AT = r"(?:[@\uff20\ufe6b]|\s?[\[({<]\s?at\s?[\])}>]\s?)"
+_DOT = r"(?:[.\u3002\uff0e\uff61]|\s?[\[({<]\s?dot\s?[\])}>]\s?)"
+_LOCAL = r"""(?:"[^"@]{1,64}"|[\w.+%'-]+)"""
+#: Local part and domain as people write or say them; and seven digits or more with what stands between those of a
+#: number.
 _EXPRESSIONS: dict[Pattern, re.Pattern[str]] = {
-    "email": re.compile(r"[\w.+%-]+@[\w-]+(?:\.[\w-]+)+"),
+    "email": re.compile(rf"{_LOCAL}(?:{_AT}[\w-]+(?:{_DOT}[\w-]+)+|\sat\s[\w-]+(?:\sdot\s[\w-]+)+)", re.IGNORECASE),
     "phone": re.compile(r"(?<![A-Za-z\d.,])\+?\(?\d(?:[ ().\-/]{0,2}\d){6,}(?![A-Za-z\d])"),
     "number": re.compile(r"\d"),
 }

@@ -78,6 +78,11 @@ def test_a_redacted_text_can_be_redacted_again() -> None:
     [
         ("email", "write to Ana.B+x@mail.example.co.uk, please", f"write to {MASK} please"),
         ("email", "meet @noon at a@b", "meet @noon at a@b"),
+        ("email", "to ana\uff20example\u3002org or bob@example\uff0eorg", f"to {MASK} or {MASK}"),
+        ("email", 'ask "ana lim"@example.org today', f"ask {MASK} today"),
+        ("email", "ana(at)example.org, bob [at] example [dot] org", f"{MASK}"),
+        ("email", "write ana at example dot co dot uk", f"write {MASK}"),
+        ("email", "meet Ana at moma.org or at (at least) noon", "meet Ana at moma.org or at (at least) noon"),
         ("phone", "call +1 (555) 123-4567 now", f"call {MASK} now"),
         ("phone", "call 555-1234567.", f"call {MASK}"),
         ("phone", "card 4111 1111 1111 1111 ok", f"card {MASK} ok"),
