@@ -45,6 +45,11 @@ def plan_stage(
     given = plan.to_dict()
     known = given if before is None else before["spec"] | {"coefficients": given.get("coefficients")}  # cost nothing
     changed = sorted(name for name, value in given.items() if known.get(name) != value)
+    if "num_units" in changed:  # what follows from it differs, too
+        raise PrivateTrainingError(
+            "the private file has another number of units than when this training began: put it back as it was (and "
+            "data.unit, data.columns and data.unit_names), or start a new run, which spends on top of this one"
+        )
     if changed:
         raise PrivateTrainingError(
             f"the checkpoint was trained under another privacy specification ({', '.join(changed)} differ): "

@@ -387,6 +387,21 @@ def test_resuming_under_another_specification_is_refused(own_private_run: Path, 
         fit(own_private_run, model, data_module(corpus), callbacks, ckpt_path=str(own_private_run / STEP_6))
 
 
+def test_resuming_with_a_row_more_is_told_as_that(
+    own_private_run: Path, tiny_model: str, corpus: str, tmp_path: Path
+) -> None:
+    more = tmp_path / "more.jsonl"
+    more.write_text(Path(corpus).read_text() + '{"utterance": "one more", "parse": "(Yield (Today))", "unit": "new"}\n')
+    with pytest.raises(UserError, match="has another number of units than when this training began: put it back"):
+        fit(
+            own_private_run,
+            UtteranceLM(base_model=tiny_model, optimizer=torch.optim.AdamW),
+            data_module(str(more), sampling_seed=None),
+            [privacy(own_private_run, seed=None)],
+            ckpt_path=str(own_private_run / STEP_6),
+        )
+
+
 @pytest.mark.parametrize(
     ("trainer", "data", "message"),
     [
