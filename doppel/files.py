@@ -198,6 +198,18 @@ def read_yaml(path: str | Path, parse: Callable[[str], Any] | None = None) -> An
         raise DataError(f"is no YAML ({why})", about=f"{path}{line}") from None
 
 
+def mapping_of(content: Any, path: str | Path) -> dict[str, Any]:
+    """Return what a file holds, if that is keys with values.
+
+    Raises:
+        DataError: It is something else, or empty.
+    """
+    if not isinstance(content, dict):
+        what = "is empty" if content is None else f"holds {kind_of(content)}"
+        raise DataError(f"{path} {what}, where keys with values are read: put back a copy, or write it again")
+    return content
+
+
 def parse_yaml(text: str, loader: Any = _TextLoader, prepare: Callable[[Any], None] | None = None) -> Any:
     """Parse a text as YAML in which no mapping says a key twice, of which the first would be dropped without a word.
 

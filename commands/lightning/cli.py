@@ -169,6 +169,17 @@ class DoppelCLI(LightningCLI):
                 raise
             self.config = parser.parse_args([*args, f"--trainer.logger.init_args.save_dir={_HERE}"])
 
+    def _set_seed(self) -> None:
+        """Seed all generators, but those of the noise.
+
+        Raises:
+            UserError: NumPy takes no such seed.
+        """
+        seed = self._get(self.config, "seed_everything")
+        if not 0 <= int(seed or 0) < 2**32:
+            raise UserError(f"seed_everything is {seed}: give a number from 0 to {2**32 - 1}")
+        super()._set_seed()
+
     def instantiate_classes(self) -> None:
         """Build what the configuration describes.
 

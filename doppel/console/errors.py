@@ -16,7 +16,7 @@ from typing import Any, NoReturn, get_type_hints
 import yaml
 
 from doppel.errors import UserError
-from doppel.files import read_yaml
+from doppel.files import mapping_of, read_yaml
 
 _UNKNOWN_KEY = re.compile(r"(?:does not accept option '|[Uu]nrecognized arguments: --|Key \"|Option ')([\w.-]+)")
 _UNKNOWN_ARGUMENT = re.compile(r"class_path '([\w.]+)':\s+Option '([\w.]+)' is not accepted")
@@ -49,7 +49,8 @@ class NearestKey:
         if args is not None:
             args = [re.sub(r"^(--[\w.]+)=None$", r"\1=null", word) for word in args]
             for path in filter(os.path.isfile, _config_files(args)):
-                read_yaml(path)  # which refuses a key that stands twice; jsonargparse would take the last one
+                _refuse_other_letters(path)
+                mapping_of(read_yaml(path), path)  # refuses a key that stands twice; jsonargparse takes the last one
         return super().parse_args(args, *more, **options)  # type: ignore[misc]
 
     def error(self: Any, message: str, ex: Exception | None = None) -> NoReturn:
@@ -149,6 +150,14 @@ def _fields(class_path: str, argument: str) -> list[str]:
     classes = getattr(import_module(module), name).__mro__
     hints = [get_type_hints(cls.__init__).get(argument) for cls in classes if "__init__" in vars(cls)]
     return [field.name for hint in hints if dataclasses.is_dataclass(hint) for field in dataclasses.fields(hint)]
+
+
+def _refuse_other_letters(path: str) -> None:
+    """Refuse a file that jsonargparse, which reads UTF-8 alone, would end in a traceback at."""
+    try:
+        Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise UserError(f"{path} is not in UTF-8: save it as UTF-8") from None
 
 
 def _config_files(arguments: list[str]) -> list[str]:

@@ -82,11 +82,7 @@ def read_yaml(path: Path, fact: Fact | None = None) -> dict[str, Any]:
     Raises:
         UserError: It cannot be read, or holds something else.
     """
-    content = files.read_yaml(path, lambda text: parse_yaml(text, fact))
-    if not isinstance(content, dict):
-        what = "is empty" if content is None else f"holds {files.kind_of(content)}"
-        raise UserError(f"{path} {what}, where keys with values are read: put back a copy, or write it again")
-    return content
+    return files.mapping_of(files.read_yaml(path, lambda text: parse_yaml(text, fact)), path)
 
 
 def dump(content: Mapping[str, Any]) -> str:

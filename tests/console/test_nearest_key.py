@@ -52,6 +52,25 @@ def test_a_typo_in_a_config_starts_no_job(
 
 
 @pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"seed_everything: -1\n", "seed_everything is -1: give a number from 0 to 4294967295"),
+        (b"# all that a full disk left\n", "FILE is empty, where keys with values are read"),
+        (b"- 1\n", "FILE holds a list, where keys with values are read"),
+        ("trainer: {max_epochs: 3}\n".encode("utf-16"), "FILE is not in UTF-8: save it as UTF-8"),
+    ],
+)
+def test_a_config_that_is_none_is_told_in_a_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, says: str
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_bytes(content)
+    assert main(["fit", *CONFIGS, *DATA, "--config", str(config), "--run_dir", str(tmp_path / "run" / "stage")]) == 2
+    error = capsys.readouterr().err
+    assert says.replace("FILE", str(config)) in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
     ("command", "option", "nearest"),
     [
         ("fit", "--trainer.max_epoch", "trainer.max_epochs"),
