@@ -136,6 +136,8 @@ def evaluate(
     told = ", ".join(f"{name}: {public_names(model)}" for name, model in judges.models.items()) or None
     named = {"featurizer": featurizer, "parser": None if parser is None else str(parser)}
     values |= {"judges": told, **public_names(named)}  # anybody may read them
+    if blank := sum(not text.strip() for text in sides[0]):
+        values["notes"].append(f"{blank} of {len(sides[0])} compared samples are empty, which MAUVE hardly shows")
     values["notes"] += judges.notes
     made = synthetic.resolve()  # of a link, such as RUN/synthetic.jsonl
     records = [path for path in (record_of(made), Path(f"{made}.resampling.json")) if path.is_file()]

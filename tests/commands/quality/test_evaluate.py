@@ -150,6 +150,16 @@ def test_equal_files_are_perfect_and_subsets_depend_on_the_seed_alone(tmp_path: 
     assert half[0]["num_compared"] == 20
 
 
+def test_empty_samples_are_noted(tmp_path: Path) -> None:
+    half = [row if n % 2 else {"utterance": " "} for n, row in enumerate(REFERENCE)]
+    for rows, said in (
+        (half, [f"30 of {len(half)} compared samples are empty, which MAUVE hardly shows"]),
+        (REFERENCE, []),
+    ):
+        notes = values_of(tmp_path, rows, REFERENCE, "--no-mauve")["notes"]
+        assert [note for note in notes if "empty" in note] == said
+
+
 def test_a_tree_model_that_fell_back_on_its_mode_is_named(tmp_path: Path) -> None:
     mode = [{"utterance": f"delete meeting {n}", "parse": "(Yield (Delete (Number1)))"} for n in range(30)]
     collapsed = values_of(tmp_path, mode + REFERENCE[:10], REFERENCE, "--no-mauve")
