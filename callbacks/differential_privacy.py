@@ -153,6 +153,7 @@ class DifferentialPrivacy(Callback):
             self._loss_scale,
             privacy.log_private_diagnostics,
             privacy.seed,
+            self._last_step,
         )
         self._untrained = UntrainedState(pl_module)
         self._say(wanted_steps)

@@ -116,6 +116,8 @@ class PrivateStep:
         loss_scale: Public constant by which the loss is multiplied before the backward pass.
         log_private_diagnostics: Whether metrics of private batches may be logged as ``private/…``.
         seed: For tests alone.
+        num_steps: After which the training ends, counted over the whole run; None: those of the plan's first stage.
+            :class:`.banded_noise.BandedNoise` takes none beyond.
 
     Attributes:
         finished: The last step whose gradients are noised; None before the first.
@@ -129,6 +131,7 @@ class PrivateStep:
         loss_scale: float = 1.0,
         log_private_diagnostics: bool = False,
         seed: int | None = None,
+        num_steps: int | None = None,
     ) -> None:
         self.spec = spec
         self.loss_scale = loss_scale
@@ -137,7 +140,9 @@ class PrivateStep:
         self.finished: int | None = None
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         scale = spec.noise_multiplier, spec.max_grad_norm
-        self._noise = BandedNoise(*scale, spec.coefficients, seed) if spec.bands > 1 else GaussianNoise(*scale, seed)
+        self._noise = GaussianNoise(*scale, seed)
+        if spec.bands > 1:
+            self._noise = BandedNoise(*scale, spec.coefficients, num_steps or spec.stage_steps[0], seed)
         if broadcast is not None:
             self._noise.share_secret(broadcast)
         self._dropout = Secret(seed)

@@ -77,7 +77,7 @@ def test_a_round_is_paid_with_its_first_step_and_draws_a_unit_once(
         assert sum(map(len, of_round)) == len(set().union(*of_round)) > 0
     (noise,) = set(watch.noise)
     assert isinstance(noise, BandedNoise) and noise.coefficients == callback.spec.coefficients
-    assert noise.noise_multiplier == callback.spec.noise_multiplier
+    assert (noise.noise_multiplier, noise.num_steps) == (callback.spec.noise_multiplier, NUM_STEPS)
     again, _ = train(tmp_path / "again", tiny_model, data_module(corpus))
     assert torch.equal(weights(again), weights(model))
     checkpoint = torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)
@@ -99,7 +99,7 @@ def test_a_resumed_training_begins_a_segment_and_what_it_pays_is_never_less_than
     left = min(NUM_STEPS - 5, (3 - before) * BANDS)
     assert resumed.trainer.global_step == 5 + left
     assert watch.paid == [before + 1 + i // BANDS for i in range(left)]
-    assert all(noise is watch.noise[0] for noise in watch.noise)
+    assert all(noise.num_steps == 5 + left and noise is watch.noise[0] for noise in watch.noise)
     ledger = Ledger(tmp_path / "ledger.jsonl")
     assert ledger.epsilon("default") <= 8.0 and rounds(tmp_path) <= 3
 

@@ -104,7 +104,7 @@ def test_bands_hold_earlier_noise_and_their_optimiser_one_mean() -> None:
     shared = footprint(model, replace(own, moments=1, bands=8, num_ranks=4))
     assert plain is not None and banded is not None and shared is not None
     assert (plain.noise, plain.optimizer, banded.optimizer) == (0, 3 * plain.trained, 2 * plain.trained)
-    noise = BandedNoise(1.0, 1.0, [0.35] * 8)
+    noise = BandedNoise(1.0, 1.0, [8**-0.5] * 8, 20)
     for step in range(10):
         noise.add_(torch.zeros(banded.num_trained), 0, step)
     assert banded.noise == sum(past.nbytes for past in noise._past[0]) == pytest.approx(4 * shared.noise, abs=4)

@@ -55,7 +55,7 @@ def is_what_a_gpu_uses() -> None:
     assert noise._best_way(CPU, torch.float32) is noise_kernel.add_by_kernel
     assert torch.equal(found, expected)
     expected, found = torch.zeros(1000, dtype=torch.float64), torch.zeros(1000, dtype=torch.float64)
-    by_tensors, by_kernel = (BandedNoise(0.6, 2.7, [0.6, 0.8], seed=1) for _ in range(2))
+    by_tensors, by_kernel = (BandedNoise(0.6, 2.7, [0.6, 0.8], 9, seed=1) for _ in range(2))
     for step in range(3):
         by_tensors.add_(expected, 2 * PART, step)
         by_kernel.add_(found.as_subclass(OnGPU), 2 * PART, step)

@@ -127,7 +127,7 @@ def noisy_steps(rank: int, world_size: int, bands: int) -> list[Tensor]:
     """
     noise = GaussianNoise(1.0, 1.0, seed=1)
     if bands > 1:
-        noise = BandedNoise(1.0, 1.0, [0.99 * bands**-0.5] * bands, seed=1)
+        noise = BandedNoise(1.0, 1.0, [bands**-0.5] * bands, 20, seed=1)
     for step in range(5, 5 + bands):
         found = noisy_step(rank, world_size, noise, step)
     return found
