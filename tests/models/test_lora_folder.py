@@ -216,7 +216,7 @@ def test_merge_is_refused_where_nothing_is_merged(
 ) -> None:
     init = {"base_model": tiny_model, "linearisation": "spaced", "task_prefix": True}
     model = {"class_path": "lightning_modules.causal_lm.UtteranceLM", "init_args": init}
-    (own_private_run / "fit" / "config.yaml").write_text(yaml.safe_dump({"model": model}))
+    (own_private_run / "fit" / "config.yaml").write_text(yaml.safe_dump({"model": model, "data": {}}))
     assert cli.main(["export", str(own_private_run / "fit"), str(tmp_path / "out"), "--merge"]) == 2
     assert "leave --merge out" in capsys.readouterr().err and not (tmp_path / "out").exists()
 

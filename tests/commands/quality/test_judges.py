@@ -39,7 +39,7 @@ def sampled(folder: Path, base: str) -> Path:
     make_run(folder, metrics={"one_stage": {}})
     sample(folder, "one_stage")
     (folder / "model_one_stage" / "config.yaml").write_text(
-        yaml.safe_dump({"model": {"init_args": {"base_model": base}}})
+        yaml.safe_dump({"model": {"init_args": {"base_model": base}}, "data": {}})
     )
     return folder / "one_stage" / "samples.jsonl"
 
