@@ -18,7 +18,7 @@ from doppel.privacy.accounting import (
     default_delta,
     poisson_rate,
 )
-from doppel.privacy.bands import CHOICES, GAIN
+from doppel.privacy.bands import CHOICES, GAIN, relative_rmse
 from doppel.privacy.plan import DPPlan, PrivacyBudget, ReleasePlan
 from doppel.settings.facts import setting
 
@@ -208,10 +208,9 @@ class PrivacyArguments:
 
 def _best_bands(plan: DPPlan) -> int:
     """The fewest bands, maybe one, than which others lower the noise of the weights by less than :data:`GAIN`."""
-    drafts = [replace(plan, bands=bands) for bands in CHOICES if bands <= plan.most_bands]
-    errors = [replace(draft, noise_multiplier=_rough_noise(draft)).equivalent.noise_multiplier for draft in drafts]
-    best = next(i for i, error in enumerate(errors) if (1.0 - GAIN) * error <= min(errors))
-    return drafts[best].bands
+    drafts = {bands: replace(plan, bands=bands) for bands in CHOICES if bands <= plan.most_bands}
+    errors = {b: _rough_noise(draft) * relative_rmse(b, draft.stage_steps) for b, draft in drafts.items()}
+    return next(bands for bands, error in errors.items() if (1.0 - GAIN) * error <= min(errors.values()))
 
 
 def _rough_noise(draft: DPPlan) -> float:

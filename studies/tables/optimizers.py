@@ -30,8 +30,10 @@ import yaml
 from scipy.signal import lfilter
 
 from benchmarks._harness import machine
+from commands.lightning.trained_model import trained_model
 from commands.run.execution.code_copy import version
 from commands.run_folder.places import ROOT
+from commands.run_folder.stage_config import StageConfig
 from datamodules.batches.cut import cut, micro_batch
 from datamodules.batches.encoded import encode_examples
 from datamodules.reading.example import Example
@@ -40,7 +42,6 @@ from doppel.files import write_text
 from doppel.privacy.bands import coefficients, relative_rmse
 from doppel.privacy.optimizer import DPAdam
 from doppel.privacy.spec import PrivacyArguments
-from lightning_modules.causal_lm import UtteranceLM
 
 EPSILON, BATCH_SIZE, EPOCHS, DIVISOR = 3.0, 512, 3, 16.0
 #: What is kept of the comparison of samples.
@@ -237,7 +238,7 @@ def losses(checkpoint: Path, rows: Sequence[Example], every: int) -> dict[str, f
         rows: The requests.
         every: One of so many is read.
     """
-    module = UtteranceLM.load_from_checkpoint(checkpoint, map_location="cpu").eval()
+    module = trained_model(checkpoint, StageConfig.read(checkpoint.parents[1])).eval()
     encoded = encode_examples(rows, module.text_format)
     read = range(0, len(rows), every)
     found = np.full(len(rows), np.nan)
