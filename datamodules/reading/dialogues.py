@@ -20,7 +20,7 @@ class Dialogues:
     """Makes turns of the dialogues of one file.
 
     Args:
-        how: They are read.
+        how: How they are read.
     """
 
     def __init__(self, how: Reading) -> None:

@@ -18,8 +18,8 @@ class Example:
         parse: The Lispress tree of the utterance, or None where the data has none.
         unit: Name of the privacy unit the turn belongs to; all turns of a unit are clipped together.
         label: Its intent, topic or any other label, for models of utterances given a label.
-        where: Where it stands, such as ``reviews.csv:7``; no part of what it is, and neither is
-        owner: The column of the file that seems to say whose it is.
+        where: Where it stands, such as ``reviews.csv:7``; not compared.
+        owner: The column of the file that seems to say whose it is; likewise.
     """
 
     utterance: str

@@ -63,7 +63,7 @@ def row_example(record: dict[str, Any], layout: Layout, where: str, number: int,
         layout: What they hold.
         where: Its place.
         number: In the file, from 1.
-        how: It is read.
+        how: How it is read.
 
     Raises:
         DataError: A cell is missing that every row needs, or is none of its kind.
