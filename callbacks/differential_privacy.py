@@ -306,7 +306,8 @@ class DifferentialPrivacy(Callback):
         if state is None:  # such as the bare weights that a spawned rank 0 hands to the process that started it
             return
         if self.session is not None and state["num_steps"] > 0:
-            self.session.release(state, sha256)
+            steps = self.session.plan.rounds(state["num_steps"])
+            self.session.ledger.release(state["mechanism_id"], sha256=sha256, steps=steps)
 
     def _note_diagnostics(self, stage: str) -> None:
         """Tell the ledger, where there is one, that figures of a private file leave beside what it paid for."""

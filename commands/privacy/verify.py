@@ -208,7 +208,7 @@ def _mechanism(recorded: Mapping[str, Any]) -> dict[str, Any]:
     if recorded["kind"] not in TRAININGS:  # a release has neither steps' batches nor gradients
         names = ("sample_rate", "noise_multiplier", "num_units")
     kind = recorded["kind"].replace("_", " ")
-    steps = {"steps_done": recorded["done_steps"], "steps_planned": recorded["wanted_steps"]}
+    steps = {"steps_done": recorded["done_steps"], "steps_planned": recorded["planned_steps"]}
     steps |= {"bands": recorded["bands"]} if "bands" in recorded else {}
     return {"stage": recorded["stage"], "mechanism": kind, **{name: recorded[name] for name in names}, **steps}
 

@@ -86,7 +86,8 @@ def tables(summary: dict[str, Any]) -> str:
             "C": f"{m['max_grad_norm']:g}" if m["kind"] in TRAININGS else "–",
             "B": f"{m['batch_size']:,}" if m["kind"] in TRAININGS else "–",
             "N": f"{m['num_units']:,}",
-            "steps": f"{m['done_steps']:,}/{m['wanted_steps']:,}{' ' + counted_in(m['bands']) if 'bands' in m else ''}",
+            "steps": f"{m['done_steps']:,}/{m['planned_steps']:,}"
+            + (f" {counted_in(m['bands'])}" if "bands" in m else ""),
             "epsilon alone": "void" if m["epsilon"] is None else f"{m['epsilon']:.3f}",
             "data": m["data_fingerprint"][:12],
         }

@@ -21,7 +21,6 @@ from doppel.privacy.accounting import (
     MAX_GRID_STEPS,
     Accountant,
     CalibrationError,
-    Mechanism,
     compute_epsilon,
 )
 from doppel.privacy.spec import DPPlan, note_on_delta, usual_batch_size
@@ -219,11 +218,11 @@ def report(spec: DPPlan, num_parameters: int | None = None) -> dict[str, Any]:
         num_parameters: Trained parameters; None: unknown, so that no size of the noise is told.
 
     Returns:
-        The plan's numbers, `epsilon` (achieved, by its accountant), `noise_per_coordinate` (sigma / B,
-        in units of the clipping norm), `noise_to_signal` (sigma sqrt(d) / B), `noise_over_training`
-        (that over sqrt(steps)), `verdict` (in words) and `warnings`; without parameters no `noise_to_signal`. With
-        bands also `bands`, `rounds` (the reserve among them) and `gain` (in words), and sizes of noise are those of
-        independent noise that is as large in the weights.
+        The plan's numbers, `epsilon` (achieved, by its accountant), `epsilon_by` (others, by name),
+        `noise_per_coordinate` (sigma / B, in units of the clipping norm), `noise_to_signal` (sigma sqrt(d) / B),
+        `noise_over_training` (that over sqrt(steps)), `verdict` (in words) and `warnings`; without parameters no
+        `noise_to_signal`. With bands also `bands`, `rounds` (the reserve among them) and `gain` (in words), and sizes
+        of noise are those of independent noise that is as large in the weights.
 
     Raises:
         CalibrationError: If `num_parameters` is below 1.
@@ -237,7 +236,8 @@ def report(spec: DPPlan, num_parameters: int | None = None) -> dict[str, Any]:
         noise_to_signal = felt * math.sqrt(num_parameters) / spec.expected_batch_size
         noise = {"noise_to_signal": noise_to_signal, "noise_over_training": over_training(spec, num_parameters)}
         noise["verdict"] = in_words(noise["noise_over_training"])
-    rounds = sum(own.steps for own in spec.mechanisms()) - len(spec.releases)
+    rounds = sum(own.steps for own in spec.stages())
+    others: list[Accountant] = [name for name in ("pld", "rdp") if name != budget.accountant]  # prv needs PyTorch
     if budget.accountant != "rdp" and rounds > MAX_GRID_STEPS[budget.accountant]:
         notes.append(
             f"of more than {MAX_GRID_STEPS[budget.accountant]:,} steps epsilon by {budget.accountant} is a Rényi "
@@ -253,6 +253,7 @@ def report(spec: DPPlan, num_parameters: int | None = None) -> dict[str, Any]:
         "steps": steps,
         "stage_steps": list(spec.stage_steps),
         "epsilon": budget.epsilon(spec.mechanisms()),
+        "epsilon_by": {name: compute_epsilon(spec.mechanisms(), budget.delta, name) for name in others},
         "num_parameters": num_parameters,
         "noise_per_coordinate": felt / spec.expected_batch_size,
         **noise,
@@ -282,13 +283,7 @@ def table(result: dict[str, Any]) -> str:
             ("… of all steps", f"{result['noise_over_training']:.3g}"),
         ]
     rows.append((f"epsilon by {result['accountant']}", f"{result['epsilon']:.3f}  (calibrated with this)"))
-    rate, rounds = result["sample_rate"] * result.get("bands", 1), result.get("rounds", result["steps"])
-    mechanism = Mechanism(min(rate, 1.0), result["noise_multiplier"], rounds)
-    others: tuple[Accountant, ...] = ("pld", "rdp")  # prv would import PyTorch
-    for accountant in others:
-        if accountant != result["accountant"]:
-            epsilon = compute_epsilon([mechanism], result["delta"], accountant)
-            rows.append((f"epsilon by {accountant}", f"{epsilon:.3f}"))
+    rows += [(f"epsilon by {accountant}", f"{epsilon:.3f}") for accountant, epsilon in result["epsilon_by"].items()]
     width = max(len(name) for name, _ in rows)
     lines = [f"{name:<{width}}  {value}" for name, value in rows]
     gain = [result["gain"]] if "gain" in result else []

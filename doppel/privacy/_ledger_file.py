@@ -86,13 +86,8 @@ class MechanismRecord:
 
     @property
     def planned_steps(self) -> int:
-        """Steps that the stage declared, with those in reserve."""
+        """Steps that the stage declared."""
         return int(self.fields["planned_steps"])
-
-    @property
-    def wanted_steps(self) -> int:
-        """Steps of a whole training of the stage, without those in reserve for a restart."""
-        return self.planned_steps - int(self.fields.get("reserve", 0))
 
     @property
     def key(self) -> tuple[float, float]:
@@ -319,6 +314,7 @@ class LedgerFile:
                 self.promises[record["scope"]] = PrivacyBudget(**terms)
                 self.ids |= {record["scope"]: str(record["run"])} if "run" in record else {}
             case "mechanism":
+                record["planned_steps"] -= record.pop("reserve", 0)  # which an earlier version counted among them
                 opened = MechanismRecord(record.pop("id"), record.pop("scope"), record.pop("stage"), record)
                 opened.mechanism()
                 before = self.mechanisms.get(opened.id)

@@ -68,10 +68,10 @@ def summarise(file: LedgerFile, prefix: str, voids: Mapping[str, Sequence[str]],
         known: The ledgers of the same data, this one first.
 
     Returns:
-        `scopes` (:func:`_scope` of each, by name) and `mechanisms` (every recorded field, `done_steps`, `wanted_steps`,
-        `torn_lines` if there are any, and `epsilon` of that mechanism alone, None where its scope is void) of this run;
-        the fields of :class:`Cost` for its scopes together (None if nothing was declared, a scope is void, or they
-        protect different units); `statement`, in English; and `everything`: the same of all runs on the same data, see
+        `scopes` (:func:`_scope` of each, by name) and `mechanisms` (every recorded field, `done_steps`, `torn_lines`
+        if there are any, and `epsilon` of that mechanism alone, None where its scope is void) of this run; the fields
+        of :class:`Cost` for its scopes together (None if nothing was declared, a scope is void, or they protect
+        different units); `statement`, in English; and `everything`: the same of all runs on the same data, see
         :func:`everything`.
     """
     void = _voids(file, prefix, voids)
@@ -216,7 +216,7 @@ def _scope(file: LedgerFile, scope: str, void: list[str]) -> dict[str, Any]:
         "protects": _in_words(promise.unit, records),
         "noise_multiplier": min((record.key[1] for record in records), default=None),
         "steps_done": sum(record.done_steps for record in records),
-        "steps_planned": sum(record.wanted_steps for record in records),
+        "steps_planned": sum(record.planned_steps for record in records),
         "caveats": [text for text, _ in file.caveats.get(scope, [])],
         "voids": void,
     }
@@ -226,7 +226,7 @@ def _mechanism(file: LedgerFile, record: MechanismRecord, scope: str, is_void: b
     promise = file.promise(record.scope)
     alone = promise.epsilon([record.mechanism()])
     names = {"id": record.id, "scope": scope, "stage": record.stage}
-    done = {"done_steps": record.done_steps, "wanted_steps": record.wanted_steps, "num_releases": len(record.releases)}
+    done = {"done_steps": record.done_steps, "num_releases": len(record.releases)}
     torn = {"torn_lines": record.torn_lines} if record.torn_lines else {}
     return {**names, **record.fields, **asdict(promise), **done, **torn, "epsilon": None if is_void else alone}
 

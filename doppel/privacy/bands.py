@@ -41,13 +41,8 @@ def coefficients(bands: int) -> tuple[float, ...]:
 
 
 def rmse(row: Sequence[float], steps: int) -> float:
-    """Return the root of the mean of squares of the weights' noise over all steps, per z of standard deviation 1.
-
-    Columns that the training's end cuts are scaled to norm 1, too, which lowers it by another per cent at the most.
-
-    Args:
-        row: Coefficients.
-        steps: T.
+    """Return the root of the mean of squares of the weights' noise over T steps, per z of standard deviation 1, for the
+    coefficients of a row. Columns that the end cuts are scaled, too, which lowers it by another per cent at the most.
     """
     import numpy as np
     from scipy.signal import lfilter

@@ -122,7 +122,7 @@ class Ledger:
             scope: The released system that this mechanism belongs to.
             stage: Name of the stage within the scope.
             spec: The guarantee that it runs under.
-            planned_steps: Steps that this stage will take. With bands the file counts their rounds and the reserve.
+            planned_steps: Steps that this stage will take. With bands the file counts their rounds.
             data_fingerprint: Identifies the private data (a hash, never content).
             total_epsilon: What all budgets on the same data may cost together, see
                 :func:`~doppel.privacy._ledger_total.admit_to_all`.

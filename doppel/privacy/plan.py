@@ -30,7 +30,8 @@ BANDED = "banded_matrix_factorization"
 #: Kinds of trainings, which alone have a clipping norm and a batch size.
 TRAININGS = (Mechanism.kind, BANDED)
 _RECORDED = (
-    "unit", "max_rows_per_unit", "sample_rate", "noise_multiplier", "max_grad_norm", "batch_size", "num_units",
+    "unit", "max_rows_per_unit", "sample_rate", "noise_multiplier", "max_grad_norm", "batch_size", "num_units", "bands",
+    "coefficients",
 )  # fmt: skip
 
 
@@ -197,11 +198,6 @@ class DPPlan:
         """The most bands that there may be: b q ≤ 1, and b ≤ T."""
         return min(self.num_units // self.expected_batch_size, *self.stage_steps)
 
-    @property
-    def coefficients(self) -> tuple[float, ...]:
-        """First column of C, b numbers of norm 1."""
-        return coefficients(self.bands)
-
     def calibrated(self) -> DPPlan:
         """Return the plan with the noise that its budget needs."""
         sigma = calibrate(self.budget, self.releases, lambda sigma: replace(self, noise_multiplier=sigma).stages())
@@ -237,11 +233,6 @@ class DPPlan:
         return sum(self.stage_steps)
 
     @property
-    def kind(self) -> str:
-        """What a ledger calls it."""
-        return Mechanism.kind if self.bands == 1 else BANDED
-
-    @property
     def releases(self) -> tuple[Mechanism, ...]:
         """The plain Gaussian releases beside the stages: a histogram and counts of words, if there are any."""
         noises = (self.histogram_noise_multiplier, self.words_noise_multiplier)
@@ -257,14 +248,11 @@ class DPPlan:
         return (*self.stages(), *self.releases)
 
     def terms(self, planned_steps: int, data_fingerprint: str) -> dict[str, Any]:
-        """Return what a ledger's line says of a stage of so many steps; with bands, in rounds, its reserve included."""
+        """Return what a ledger's line says of a stage of so many steps; with bands, of its rounds."""
         numbers = {**self.to_dict(), "sample_rate": self.round_rate}
-        reserve = self.reserve(planned_steps)
-        told = {name: numbers[name] for name in _RECORDED} | {"planned_steps": self.rounds(planned_steps) + reserve}
-        told |= {"data_fingerprint": data_fingerprint}
-        if self.bands > 1:
-            told |= {name: numbers[name] for name in ("bands", "coefficients")} | {"reserve": reserve}
-        return {"kind": self.kind, **told}
+        told = {name: numbers[name] for name in _RECORDED if name in numbers}
+        kind = Mechanism.kind if self.bands == 1 else BANDED
+        return {"kind": kind, **told, "planned_steps": self.rounds(planned_steps), "data_fingerprint": data_fingerprint}
 
     def to_dict(self) -> dict[str, Any]:
         """Return all fields, JSON-ready, the budget's first; B is called `batch_size`, as always on disk. Those of
@@ -274,7 +262,7 @@ class DPPlan:
         if self.bands == 1:
             del own["bands"]
         else:
-            own["coefficients"] = list(self.coefficients)
+            own["coefficients"] = list(coefficients(self.bands))
         first = {**own.pop("budget"), "num_units": self.num_units, "batch_size": own.pop("expected_batch_size")}
         return {**first, **own, "stage_steps": list(self.stage_steps)}
 

@@ -14,6 +14,7 @@ from torch.profiler import record_function
 from doppel.errors import PrivateTrainingError
 from doppel.gradients import GradientReducer
 from doppel.privacy.banded_noise import BandedNoise
+from doppel.privacy.bands import coefficients
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.noise import GaussianNoise
 from doppel.privacy.plan import DPPlan
@@ -142,7 +143,7 @@ class PrivateStep:
         scale = spec.noise_multiplier, spec.max_grad_norm
         self._noise = GaussianNoise(*scale, seed)
         if spec.bands > 1:
-            self._noise = BandedNoise(*scale, spec.coefficients, num_steps or spec.stage_steps[0], seed)
+            self._noise = BandedNoise(*scale, coefficients(spec.bands), num_steps or spec.stage_steps[0], seed)
         if broadcast is not None:
             self._noise.share_secret(broadcast)
         self._dropout = Secret(seed)

@@ -177,16 +177,6 @@ class PrivateSession:
         if (step - first_step) % self.plan.bands == 0:
             self.ledger.spend(self.mechanism_id)
 
-    def release(self, state: Mapping[str, Any], sha256: str) -> None:
-        """Write a checkpoint to the ledger: with the steps that it has; with bands, with all rounds that are charged.
-
-        Args:
-            state: What the checkpoint says of its training.
-            sha256: Of its file.
-        """
-        steps = state["num_steps"] if self.plan.bands == 1 else None
-        self.ledger.release(state["mechanism_id"], sha256=sha256, steps=steps)
-
     @property
     def num_spent(self) -> int:
         """Steps of this training that are paid; with bands, rounds."""

@@ -102,8 +102,6 @@ class PrivacyArguments:
             )
         if not 1.0 <= self.fp16_loss_scale < math.inf:
             raise UserError(f"fp16_loss_scale is {self.fp16_loss_scale}: give a finite number of at least 1")
-        if self.bands != "auto" and self.bands < 1:
-            raise UserError(f"bands is {self.bands}: give 1 or more, or auto")
         if self.histogram_share is not None:
             if not 0.0 < self.histogram_share < 1.0:
                 raise UserError(f"histogram_share is {self.histogram_share}: give a share between 0 and 1, such as 0.1")

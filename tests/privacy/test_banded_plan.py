@@ -225,24 +225,42 @@ def opened(path: Path, spec: DPPlan, steps: int, is_resumed: bool = False) -> tu
 
 
 def test_rounds_are_charged_as_they_begin_and_a_restart_pays_from_the_reserve(tmp_path):
-    spec = made(4, (80,), noise=4.5)
+    spec = made(4, (80,)).calibrated()
     session, affordable = opened(tmp_path / "ledger.jsonl", spec, 80)
-    assert affordable == 84  # 20 rounds, and one in reserve
+    assert affordable == 80
     for step in range(30):
         session.spend(step, 0)
-    session.release({"mechanism_id": session.mechanism_id, "num_steps": 28}, "ab" * 32)
+    session.ledger.release(session.mechanism_id, sha256="ab" * 32, steps=spec.rounds(28))
     again, affordable = opened(tmp_path / "ledger.jsonl", spec, 80, is_resumed=True)
-    assert again.num_spent == 8 and affordable == 84  # the budget affords more than is planned
+    assert again.num_spent == 8 and affordable == 52  # 12 of the 20 rounds, and the one in reserve
     assert last_step(session.privacy, 80, 28, affordable) == 80
     for step in range(28, 80):
         again.spend(step, 28)
+    with pytest.raises(BudgetExceededError):
+        again.spend(80, 28)
     ledger = Ledger(tmp_path / "ledger.jsonl")
     record = ledger.mechanisms[session.mechanism_id]
-    assert (record.done_steps, record.wanted_steps, record.planned_steps) == (21, 20, 21)
-    assert [release.steps for release in ledger.releases(record.id)] == [8]
-    assert (record.key, record.kind) == ((0.2, 4.5), "banded_matrix_factorization")
+    assert (record.done_steps, record.planned_steps) == (21, 20)
+    assert [release.steps for release in ledger.releases(record.id)] == [7]
+    assert (record.key, record.kind) == ((0.2, spec.noise_multiplier), "banded_matrix_factorization")
     assert record.fields["bands"] == 4 and record.fields["coefficients"] == list(coefficients(4))
-    assert ledger.epsilon("default") == compute_epsilon([Mechanism(0.2, 4.5, 21)], 1e-5, "rdp")
+    assert ledger.epsilon("default") == compute_epsilon(spec.mechanisms(), 1e-5, "rdp") <= 3.0
+
+
+def test_a_training_goes_on_whose_reserve_an_earlier_version_wrote_down_among_its_rounds(tmp_path, monkeypatch):
+    spec = made(4, (80,)).calibrated()
+    with monkeypatch.context() as earlier:
+        terms = DPPlan.terms
+
+        def of_earlier(self, planned_steps, data_fingerprint):
+            return terms(self, planned_steps, data_fingerprint) | {"planned_steps": 21, "reserve": 1}
+
+        earlier.setattr(DPPlan, "terms", of_earlier)
+        session, _ = opened(tmp_path / "ledger.jsonl", spec, 80)
+        session.spend(0, 0)
+    again, affordable = opened(tmp_path / "ledger.jsonl", spec, 80, is_resumed=True)
+    again.spend(1, 1)
+    assert affordable == 80 and again.num_spent == 2
 
 
 def test_people_read_of_rounds_and_a_whole_training_is_not_half_done(tmp_path):
