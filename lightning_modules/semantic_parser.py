@@ -14,7 +14,6 @@ from torch.nn import Parameter
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.optimizer import Optimizer
 from torchmetrics import MeanMetric, MetricCollection
-from tqdm import tqdm
 
 from datamodules.batches.batch import ExampleBatch, ParserBatch, PromptBatch
 from datamodules.reading.files import expand_path
@@ -136,29 +135,27 @@ class SemanticParser(LogicalBatchModule):
         """Load the parser that ``init_weights`` names; see :func:`load_parser`."""
         return None if self.init_weights is None else load_parser(expand_path(self.init_weights), "cpu")
 
-    def annotate(self, utterances: Sequence[str], progress: bool = False) -> list[str]:
+    def annotate(self, utterances: Sequence[str]) -> list[str]:
         """Parse utterances, those of similar length together: one well-formed tree for each, in the order given.
 
         Raises:
             UserError: The parser was neither trained nor loaded.
         """
-        return [tree for tree, _ in self.annotate_with_scores(utterances, progress)]
+        return [tree for tree, _ in self.annotate_with_scores(utterances)]
 
-    def annotate_with_scores(self, utterances: Sequence[str], progress: bool = False) -> list[tuple[str, float]]:
+    def annotate_with_scores(self, utterances: Sequence[str]) -> list[tuple[str, float]]:
         """Annotate as :meth:`annotate`, with the negative log-likelihood of the parser's output, in nats an action."""
         network, vocabulary = self._ready()
         was_training = network.training
         network.eval()
         order = sorted(range(len(utterances)), key=lambda i: len(utterances[i]))
         trees = [("", 0.0)] * len(utterances)
-        with tqdm(total=len(utterances), desc="parsing", unit="utterance", disable=None if progress else True) as bar:
-            for start in range(0, len(order), self.max_rows):
-                part = order[start : start + self.max_rows]
-                sources = [pieces_of(utterances[i]) for i in part]
-                machines, scores = greedy_parse(network, vocabulary, sources, self.max_actions)
-                for index, source, machine, score in zip(part, sources, machines, scores, strict=True):
-                    trees[index] = machine.lispress(source), score
-                bar.update(len(part))
+        for start in range(0, len(order), self.max_rows):
+            part = order[start : start + self.max_rows]
+            sources = [pieces_of(utterances[i]) for i in part]
+            machines, scores = greedy_parse(network, vocabulary, sources, self.max_actions)
+            for index, source, machine, score in zip(part, sources, machines, scores, strict=True):
+                trees[index] = machine.lispress(source), score
         network.train(was_training)
         return trees
 

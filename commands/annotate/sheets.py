@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from commands.privacy.embedded_parts import trees_of
 from datamodules.reading.columns import USUAL
 from datamodules.reading.records import head_of, kind, read_records
 from doppel.errors import DataError
@@ -50,10 +51,9 @@ def write_sheet(file: Path, sheet: Path, parser: Path | None = None) -> str:
         cells = (record.get("id", number), text, tree, _confidence(record.get("confidence"), where), "", "")
         rows.append(dict(zip(COLUMNS, cells, strict=True)))
     if parser is not None:
-        from lightning_modules.semantic_parser import load_parser
-
-        scored = load_parser(parser).annotate_with_scores([row["utterance"] for row in rows], progress=True)
-        for row, (tree, nats) in zip(rows, scored, strict=True):
+        read = trees_of(parser, [row["utterance"] for row in rows], None)
+        for row in rows:
+            tree, nats = read[row["utterance"]]
             row |= {"parse": tree, "confidence": math.exp(-nats)}
     rows = by_value(rows)
     if kind(str(sheet)) == ".csv":

@@ -1,4 +1,4 @@
-"""Vectors of texts, made a part at a time, and kept until what a step makes of them is written."""
+"""What models make of texts, a part at a time, and kept until what a step makes of it is written."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ import shutil
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from commands.run_folder.steps import EMBEDDED
+from datamodules.reading.files import content_digest
 from doppel.console.parent import end_with
 from doppel.errors import UserError
-from doppel.files import whole_file
+from doppel.files import whole_file, write_json
 from doppel.privacy.fingerprint import keyed_fingerprint
 from doppel.text.topics import Floats
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
     from doppel.models.text_reader import Keep, TextReader
 
+Value = TypeVar("Value")
 Read = Callable[[Sequence[str]], Floats]
 #: Private texts whose vectors are written together: half a minute of one core.
 _PART = 4096
@@ -62,7 +65,7 @@ def in_parts(texts: Sequence[str], form: str, folder: Path, read: Read) -> Float
     parts = {}
     for start in range(0, len(distinct), _PART):
         some = distinct[start : start + _PART]
-        parts[folder / EMBEDDED / f"{keyed_fingerprint(_digest(form, some))}.npy"] = some
+        parts[folder / EMBEDDED / f"{keyed_fingerprint(_digest([form, *some]))}.npy"] = some
     missing = [(file, some) for file, some in parts.items() if not file.is_file()]
     if missing:
         (folder / EMBEDDED).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -92,7 +95,7 @@ def keep_beside(out: Path) -> Keep:
         vectors = np.empty((0, 0), np.float32)
         for places in reader.whole_batches(texts, _BATCHES):
             some = [texts[place] for place in places]
-            file = folder / f"{_digest(reader.form_of_batches(), some)}.npy"  # names tell no more than the vectors
+            file = folder / f"{_digest([reader.form_of_batches(), *some])}.npy"  # names tell no more than the vectors
             if not file.is_file():
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 _write([(file, some)], lambda some: reader.read(some, bar=False).numpy())
@@ -101,6 +104,56 @@ def keep_beside(out: Path) -> Keep:
             vectors[places] = part
         return torch.from_numpy(vectors)
 
+    return read
+
+
+def kept(out: Path | None, told: Sequence[object], make: Callable[[], Value]) -> Value:
+    """Return what a step makes of public texts and samples; it stays beside its output as :func:`keep_beside` says.
+
+    Args:
+        out: What the step writes; None keeps nothing.
+        told: All that the value depends on.
+        make: Makes the value, which JSON can hold, where no earlier start has.
+    """
+    if out is None:
+        return make()
+    file = out.parent / EMBEDDED / out.name / f"{_digest(told)}.json"
+    if not file.is_file():
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_json(file, make())
+    value: Value = json.loads(file.read_text(encoding="utf-8"))
+    return value
+
+
+def trees_of(parser: Path, texts: Sequence[str], out: Path | None) -> dict[str, tuple[str, float]]:
+    """Return a parser's tree of each public text or sample, and its nats an action.
+
+    Parts stay beside an output as :func:`keep_beside` says; they are whole batches, too.
+
+    Args:
+        parser: Checkpoint.
+        texts: Texts; equal ones are parsed once.
+        out: What the step writes; None keeps nothing.
+
+    Raises:
+        UserError: The parser cannot be loaded.
+    """
+    import torch
+    from tqdm.auto import tqdm
+
+    from doppel.models.text_reader import computed_by
+    from lightning_modules.semantic_parser import load_parser
+
+    loaded, read = load_parser(parser), dict[str, tuple[str, float]]()
+    ordered = sorted(dict.fromkeys(texts), key=len)  # as its batches are
+    size = -(-_BATCHES // loaded.max_rows) * loaded.max_rows
+    form = [content_digest(str(parser)), loaded.max_rows, torch.get_num_threads(), *computed_by(loaded.device)]
+    with tqdm(total=len(ordered), desc="parsing", unit="utterance", disable=None) as bar:
+        for start in range(0, len(ordered), size):
+            some = ordered[start : start + size]
+            found = kept(out, [*form, *some], partial(loaded.annotate_with_scores, some))
+            read |= {text: (tree, nats) for text, (tree, nats) in zip(some, found, strict=True)}
+            bar.update(len(some))
     return read
 
 
@@ -114,8 +167,8 @@ def forget_embedded(folder: Path, name: str = "") -> None:
         (folder / EMBEDDED).rmdir()
 
 
-def _digest(form: str, texts: Sequence[str]) -> str:
-    return hashlib.sha256(json.dumps([form, *texts]).encode()).hexdigest()
+def _digest(told: Sequence[object]) -> str:
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
 
 def _num_processes() -> int:

@@ -8,8 +8,10 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from commands.lightning.trained_model import place_of
-from commands.privacy.embedded_parts import in_parts
+from commands.privacy.embedded_parts import in_parts, trees_of
 from datamodules.reading.columns import Columns
 from datamodules.reading.example import Example
 from datamodules.reading.examples import read_examples
@@ -23,6 +25,7 @@ from doppel.text.topics import Codebook, Floats, make_clusters, make_codebook
 if TYPE_CHECKING:
     from doppel.models.encoders import TextFeaturizer
     from doppel.models.text_reader import Keep
+    from lightning_modules.semantic_parser import SemanticParser
 
 #: What votes are for; nobody reads them on a page.
 CLUSTERS = "clusters of samples"
@@ -102,24 +105,24 @@ class ParsedTrees(Trees):
 
     Args:
         parser: Its checkpoint.
+        folder: Of the step, where parts of private trees are kept (:func:`~commands.privacy.embedded_parts.in_parts`).
+        out: What the step writes, beside which those of the pool are.
     """
 
     of, field = "utterances", "utterance"
 
-    def __init__(self, parser: Path) -> None:
-        from lightning_modules.semantic_parser import load_parser
-
-        self.parser = load_parser(parser)
+    def __init__(self, parser: Path, folder: Path, out: Path) -> None:
+        self._parser, self._folder, self._out = parser, folder, out
         self.digest = content_digest(str(parser))
 
     def extract(self, texts: Sequence[str], independent: bool) -> list[str]:
         """Extract the trees that the parser predicts, where they are well-formed."""
-        self.parser.max_rows = 1 if independent else 256
-        distinct = [text for text in dict.fromkeys(texts) if text]
-        read = self.parser.annotate(
-            distinct, progress=not independent
-        )  # a bar would tell how many private texts differ
-        tree_of = dict(zip(distinct, read, strict=True))
+        said = [text for text in texts if text]
+        if independent:
+            trees = in_parts(said, _form_of_trees(self._parser), self._folder, partial(_parsed, parser=self._parser))
+            tree_of = dict(zip(said, map(str, trees), strict=True))
+        else:
+            tree_of = {text: tree for text, (tree, _) in trees_of(self._parser, said, self._out).items()}
         return super().extract([tree_of.get(text, "") for text in texts], independent)
 
 
@@ -252,6 +255,24 @@ def places_of(texts: Sequence[str], human: Sequence[str], keep: Keep | None = No
     from doppel.selection.fluent import places_among
 
     return places_among(texts, human, LanguageModel(place_of(LARGER), keep=keep).nats)
+
+
+def _parsed(texts: Sequence[str], parser: Path) -> Any:
+    """A parser's tree of each text, read by itself: an array of str [texts]."""
+    return np.array([tree for text in texts for tree in _parser(parser).annotate([text])], dtype=np.str_)
+
+
+def _form_of_trees(parser: Path) -> str:
+    from doppel.models.text_reader import computed_by
+
+    return " ".join([content_digest(str(parser)), *computed_by(_parser(parser).device)])
+
+
+@lru_cache(maxsize=1)
+def _parser(checkpoint: Path) -> SemanticParser:
+    from lightning_modules.semantic_parser import load_parser
+
+    return load_parser(checkpoint)
 
 
 @lru_cache(maxsize=2)

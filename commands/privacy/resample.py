@@ -103,7 +103,7 @@ def resample(
     public += [(option, path, columns) for option, path in given_texts.items() if path is not None]
     refuse_private(public, of_runs(stage_dir, if_private=True))
     keep = keep_beside(out)
-    extractor: FeatureExtractor = Trees() if parser is None else ParsedTrees(parser)
+    extractor: FeatureExtractor = Trees() if parser is None else ParsedTrees(parser, stage_dir, out)
     if (number := num_clusters if num_topics is None else num_topics) is not None:
         codebook, of = stage_dir / "codebook.jsonl", ClustersOf if num_topics is None else TopicsOf
         if shares is not None and not codebook.is_file():

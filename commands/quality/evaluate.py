@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from jsonargparse.typing import NonNegativeInt, PositiveInt
 
 from commands.lightning.trained_model import place_of
-from commands.privacy.embedded_parts import forget_embedded, keep_beside
+from commands.privacy.embedded_parts import forget_embedded, keep_beside, kept, trees_of
 from commands.quality.attributes import Side, attribute_metrics
 from commands.quality.judges import Judges, judges_of
 from commands.quality.keep_best import record_of
@@ -103,9 +104,9 @@ def evaluate(
     keep = None if out is None else keep_beside(out)
     judges = Judges() if no_mauve else judges_of(synthetic, featurizer, base_model, keep)
     turns = read_examples(expand_path(reference), "utterance", columns=columns_of_reference)
-    kept = Selection(keep_function).apply(turns, reference, "utterance")
+    chosen = Selection(keep_function).apply(turns, reference, "utterance")
     drawn = read_synthetic(synthetic)
-    corpora = _corpus(drawn), _corpus(kept)
+    corpora = _corpus(drawn), _corpus(chosen)
     sides = [side.utterances for side in compared_sides(*corpora, num_samples, seed)]
     trees = _parsed_trees(sides, parsed, parser)
     values: dict[str, Any] = compare(
@@ -124,7 +125,7 @@ def evaluate(
     codes = codes_of(columns)
     if codes is not None:
         # drawn alike, with what they were written for in the place of their trees
-        of_codes = compared_sides(_corpus(drawn, "label"), _corpus(kept, "label"), num_samples, seed)
+        of_codes = compared_sides(_corpus(drawn, "label"), _corpus(chosen, "label"), num_samples, seed)
         ours, theirs = (Side(u, side.trees, t) for u, side, t in zip(sides, of_codes, trees, strict=True))
         found, more = attribute_metrics(codes, ours, theirs, encoder, seed, keep)
         values |= found
@@ -132,7 +133,8 @@ def evaluate(
     if next_token_epochs:
         from doppel.metrics.next_token import next_token_metrics
 
-        values |= next_token_metrics(sides[0], sides[1], place_of(BASE_MODEL), next_token_epochs, seed)
+        keep_value = partial(kept, out)
+        values |= next_token_metrics(sides[0], sides[1], place_of(BASE_MODEL), next_token_epochs, seed, keep_value)
     told = ", ".join(f"{name}: {public_names(model)}" for name, model in judges.models.items()) or None
     named = {"featurizer": featurizer, "parser": None if parser is None else str(parser)}
     values |= {"judges": told, **public_names(named)}  # anybody may read them
@@ -144,9 +146,8 @@ def evaluate(
     values["notes"] += [note for path in records for note in _chosen_by(read_json(path))]
     if parser is not None and records:
         digest = content_digest(str(parser))
-        chosen = any(digest in path.read_text(encoding="utf-8") for path in records)
-        values["chosen_by_this_parser"] = chosen
-        values["notes"] += [CHOSEN_BY_JUDGE] if chosen else []
+        values["chosen_by_this_parser"] = any(digest in path.read_text(encoding="utf-8") for path in records)
+        values["notes"] += [CHOSEN_BY_JUDGE] if values["chosen_by_this_parser"] else []
     if out is not None:
         write_json(out, values)
         forget_embedded(out.parent, out.name)
@@ -207,15 +208,13 @@ def _parsed_trees(
         known = {turn.utterance: (turn.parse, line.get("confidence")) for turn, line in reversed(own)}
     todo = [u for u in dict.fromkeys(u for side in sides for u in side) if u not in known]
     if parser is not None and todo:
-        from lightning_modules.semantic_parser import load_parser
-
-        scored = load_parser(parser).annotate_with_scores(todo, progress=True)
-        known |= {u: (tree, math.exp(-nats)) for u, (tree, nats) in zip(todo, scored, strict=True)}
+        known |= {u: (tree, math.exp(-nats)) for u, (tree, nats) in trees_of(parser, todo, cache).items()}
         if cache is not None:
             named = (
                 {"utterance": u, "parse": tree, "confidence": c, "parser": digest} for u, (tree, c) in known.items()
             )
             write_json_lines(cache, named)
+            forget_embedded(cache.parent, cache.name)
     trees: list[list[str | None] | None] = []
     for side in sides:
         missing = sum(utterance not in known for utterance in side)

@@ -16,7 +16,7 @@ import numpy as np
 from jsonargparse.typing import PositiveInt
 from numpy.typing import NDArray
 
-from commands.privacy.embedded_parts import forget_embedded, keep_beside
+from commands.privacy.embedded_parts import forget_embedded, keep_beside, trees_of
 from commands.privacy.feature_extractors import places_of
 from commands.run_folder.private_files import learnt_from, of_runs
 from datamodules.guards.overlap import refuse_private
@@ -122,7 +122,7 @@ def keep_best(
         drawn = [{**line, FITS: is_match} for line, is_match in zip(drawn, matches, strict=True)]
         judge = {"encoder": encoder, "label_words": label_words, "chance_match": by_chance}
     if parser is not None:
-        worth, matches = _trees(drawn, parser)
+        worth, matches = _trees(drawn, parser, out)
         judge = {"parser": str(parser), "parser_digest": content_digest(str(parser))}
     human: list[str] = []
     places: list[float] = []
@@ -196,14 +196,12 @@ def best(prompts: Sequence[str], drawn_for: Sequence[str], worth: Worth, seed: i
     return [groups[prompt].pop() for prompt in prompts if groups[prompt]]
 
 
-def _trees(lines: Sequence[Line], parser: Path) -> tuple[Worth, list[bool]]:
+def _trees(lines: Sequence[Line], parser: Path, out: Path) -> tuple[Worth, list[bool]]:
     """How many of the tree's names each text says, and how near its parse is; whether the parse is the tree."""
     from doppel.metrics import graph_overlap, names_said
-    from lightning_modules.semantic_parser import load_parser
 
-    texts = list(dict.fromkeys(line["utterance"] for line in lines))
-    parsed = dict(zip(texts, load_parser(parser).annotate(texts, progress=True), strict=True))
-    overlaps = [graph_overlap(parsed[line["utterance"]], str(line["parse"])) for line in lines]
+    parsed = trees_of(parser, [line["utterance"] for line in lines], out)
+    overlaps = [graph_overlap(parsed[line["utterance"]][0], str(line["parse"])) for line in lines]
     said = [names_said(line["utterance"], str(line["parse"])) for line in lines]
     return list(zip(said, overlaps, strict=True)), [overlap == 1 for overlap in overlaps]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from doppel.models.encoders import TextFeaturizer
 from doppel.models.judges import logits
 from doppel.models.load import load_with_tokenizer
 from doppel.models.texts import longest_text, padded, token_ids
@@ -21,13 +23,29 @@ _RATE, _WEIGHT_DECAY, _BATCH, _MAX_LENGTH = 3e-4, 0.01, 32, 512
 _IGNORED = -100
 
 
+Keep = Callable[[Sequence[object], Callable[[], float | None]], float | None]
+
+
 def next_token_metrics(
-    samples: Sequence[str], reference: Sequence[str], model: str | Path, epochs: int, seed: int
+    samples: Sequence[str],
+    reference: Sequence[str],
+    model: str | Path,
+    epochs: int,
+    seed: int,
+    keep: Keep | None = None,
 ) -> dict[str, float | None]:
     """Return the accuracy of the next token of one half of a reference, after samples and after its other half.
 
     Formal guarantees:
         A function of samples, of a public reference and of a public model.
+
+    Args:
+        samples: Texts to learn from.
+        reference: Human texts that anybody may see.
+        model: See :func:`next_token_accuracy`, likewise ``epochs`` and ``seed``.
+        epochs: Passes.
+        seed: Of the halves and of the order.
+        keep: Returns each value by all that it depends on, in place of making it, where it was made before.
 
     Returns:
         ``next_token_accuracy`` after so many samples as half of the reference has turns,
@@ -35,10 +53,16 @@ def next_token_metrics(
     """
     rows = random.Random(seed).sample(list(reference), len(reference))
     human, judged = rows[: len(rows) // 2], rows[len(rows) // 2 :]
+    form = TextFeaturizer(model).form_of_batches()
+
+    def after(taught: Sequence[str], epochs: int) -> float | None:
+        make = partial(next_token_accuracy, taught, judged, model, epochs, seed)
+        return make() if keep is None else keep([form, epochs, seed, taught, judged], make)
+
     return {
-        "next_token_accuracy": next_token_accuracy(samples[: len(human)], judged, model, epochs, seed),
-        "human_next_token_accuracy": next_token_accuracy(human, judged, model, epochs, seed),
-        "next_token_accuracy_untrained": next_token_accuracy([], judged, model, 0, seed),
+        "next_token_accuracy": after(samples[: len(human)], epochs),
+        "human_next_token_accuracy": after(human, epochs),
+        "next_token_accuracy_untrained": after([], 0),
     }
 
 

@@ -98,11 +98,9 @@ class TextReader(ABC):
         """
         if self._form is None:
             model, tokenizer = self.load()
-            is_cpu = model.device.type == "cpu"
-            kind = torch.backends.cpu.get_cpu_capability() if is_cpu else torch.cuda.get_device_name(model.device)
             backend = getattr(tokenizer, "backend_tokenizer", None)
             words = backend.to_str() if backend is not None else repr(sorted(tokenizer.get_vocab().items()))
-            told = [*self._told(), model.config.to_json_string(), words, kind, torch.__version__]
+            told = [*self._told(), model.config.to_json_string(), words, *computed_by(model.device)]
             digest = weights_fingerprint(model.state_dict())
             self._form = hashlib.sha256(json.dumps([digest, *told]).encode()).hexdigest()
         return self._form
@@ -110,6 +108,12 @@ class TextReader(ABC):
     def form_of_batches(self) -> str:
         """Return what rows of numbers of a batch depend on beside its texts: of :meth:`form`, batches and threads."""
         return f"{self.form()} {self.tokens_per_batch} {torch.get_num_threads()}"
+
+
+def computed_by(device: torch.device) -> tuple[str, str]:
+    """Return the kind of machine and the release of PyTorch, on which the last bits of what a model reads depend."""
+    kind = torch.backends.cpu.get_cpu_capability() if device.type == "cpu" else torch.cuda.get_device_name(device)
+    return kind, torch.__version__
 
 
 Keep = Callable[[TextReader, Sequence[str]], Tensor]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
+
 import pytest
 import torch
 
-from doppel.metrics.next_token import _batches, _rows, next_token_accuracy
+from doppel.metrics.next_token import _batches, _rows, next_token_accuracy, next_token_metrics
 from doppel.models.judges import logits
 from doppel.models.load import load_with_tokenizer
 
@@ -24,6 +27,25 @@ def test_a_model_learns_from_texts_like_those_that_it_is_tested_on(tiny_model: s
 def test_nothing_to_learn_from_or_to_be_tested_on_gives_no_number(tiny_model: str) -> None:
     assert next_token_accuracy(["", "  "], TEXTS, tiny_model, epochs=1) is None
     assert next_token_accuracy(TEXTS, [" "], tiny_model, epochs=1) is None
+
+
+def test_a_value_is_asked_for_by_all_that_it_depends_on_before_it_is_made(tiny_model: str) -> None:
+    def keys(samples: list[str], epochs: int, seed: int) -> list[str]:
+        asked = list[str]()
+
+        def keep(told: Sequence[object], make: object) -> float:
+            asked.append(json.dumps(told))
+            return 0.5
+
+        found = next_token_metrics(samples, TEXTS, tiny_model, epochs, seed, keep)
+        assert [*found.values()] == [0.5] * 3, "nothing is trained where values are known"
+        return asked
+
+    whole = keys(TEXTS, 1, 1)
+    assert len(set(whole)) == 3 and keys(TEXTS, 1, 1) == whole
+    assert not {*keys(TEXTS, 1, 2)} & {*whole}
+    assert keys(["another text"] * 40, 1, 1)[1:] == whole[1:] and keys(["another text"] * 40, 1, 1)[0] != whole[0]
+    assert keys(TEXTS, 2, 1)[2] == whole[2] and not {*keys(TEXTS, 2, 1)[:2]} & {*whole}
 
 
 def test_a_token_is_predicted_from_those_before_it_whoever_is_beside_the_text(tiny_model: str) -> None:

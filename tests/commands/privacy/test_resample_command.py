@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import yaml
 
 import cli
-from commands.privacy import feature_extractors
+from commands.privacy import embedded_parts, feature_extractors
 from commands.privacy import histogram as histogram_command
 from commands.privacy import resample as resample_command
 from doppel.privacy import histogram
@@ -224,24 +225,41 @@ def test_a_pool_without_a_tree_spends_nothing(run: Path, capsys: pytest.CaptureF
 
 
 class Parser:
-    """Reads an utterance as its last word in brackets; notes how many it was given at once."""
+    """Reads an utterance as its last word in brackets; notes what it was given at once, and may be stopped."""
+
+    max_rows, device = 256, torch.device("cpu")
 
     def __init__(self) -> None:
-        self.max_rows = 0
-        self.calls: list[tuple[int, int]] = []
-        self.shown: list[tuple[int, bool]] = []
+        self.calls: list[list[str]] = []
+        self.num_left = 10**9
 
-    def annotate(self, utterances: list[str], progress: bool = False) -> list[str]:
-        self.calls.append((self.max_rows, len(utterances)))
-        self.shown.append((self.max_rows, progress))
+    def annotate(self, utterances: list[str]) -> list[str]:
+        if not self.num_left:
+            raise SystemExit(75)
+        self.num_left -= 1
+        self.calls.append(list(utterances))
         return [f"(Yield ({text.split()[-1]}))" for text in utterances]
+
+    def annotate_with_scores(self, utterances: list[str]) -> list[tuple[str, float]]:
+        return [(tree, 0.5) for tree in self.annotate(utterances)]
+
+
+@pytest.fixture
+def parser(monkeypatch: pytest.MonkeyPatch) -> Iterator[Parser]:
+    """What is loaded as the parser, whatever its file."""
+    parser = Parser()
+    monkeypatch.setattr(semantic_parser, "load_parser", lambda path: parser)
+    monkeypatch.setattr(embedded_parts, "_num_processes", lambda: 1)  # others would load the file
+    feature_extractors._parser.cache_clear()
+    yield parser
+    feature_extractors._parser.cache_clear()
 
 
 def test_utterances_are_drawn_by_what_a_public_parser_reads(
-    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    run: Path, parser: Parser, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    parser, file = Parser(), run / "parser.ckpt"
-    monkeypatch.setattr(semantic_parser, "load_parser", lambda path: parser)
+    file = run / "parser.ckpt"
+    monkeypatch.setattr(embedded_parts, "_PART", 300)
     file.write_text("weights")
     words = ["Ask"] * 700 + ["Tell"] * 299 + ["Secret"]
     turns = [json.dumps({"utterance": f"say {i} {word}"}) for i, word in enumerate(words)]  # no trees at all
@@ -250,17 +268,26 @@ def test_utterances_are_drawn_by_what_a_public_parser_reads(
     pool = [json.dumps({"utterance": text, "parse": "(Prompt)"}) for text in texts]
     (run / "trees_pool.jsonl").write_text("\n".join(pool) + "\n")
     trained(run, sigma=5.0)
+    parser.num_left = 500  # of which the pool takes four
+    with pytest.raises(SystemExit):
+        resample(run, "--parser", str(file))
+    parser.num_left = 10**9
     assert resample(run, "--parser", str(file)) == 0
-    assert "100 of 2002 utterances" in capsys.readouterr().out
+    told = capfd.readouterr()
+    assert "100 of 2002 utterances" in told.out
     lines = [json.loads(line) for line in (run / "trees.jsonl").read_bytes().splitlines()]
     assert {line["parse"] for line in lines} == {"(Prompt)"}
     assert 64 <= sum(line["utterance"].endswith("Ask") for line in lines) <= 76  # 70 %, and 80 % in the pool
-    assert (1, 1000) in parser.calls  # private turns are read each by itself: nobody else's words round one's tree
+    private = [said for said in parser.calls if said[0].startswith("say")]
+    assert {len(said) for said in private} == {1}, "nobody else's words round one's tree"
+    assert 1000 < len(private) < 1300, "the part in which it was stopped is read again"
+    assert sum(len(said) for said in parser.calls if not said[0].startswith("say")) == 2001, "each is read once"
     assert "Secret" not in (run / "parse_tree" / "marginals.json").read_text()
-    assert set(parser.shown) == {(256, True), (1, False)}  # no bar says how many private utterances differ
+    assert "1000" not in told.err, "no bar says how many private utterances differ"
+    assert not [*run.rglob(embedded_parts.EMBEDDED)]
 
     assert resample(run) == 2
-    assert "reader" in capsys.readouterr().err
+    assert "reader" in capfd.readouterr().err
     file.write_text("other weights")
     assert resample(run, "--parser", str(file)) == 2
     assert len(Ledger(run / "ledger.jsonl").summary()["mechanisms"]) == 2

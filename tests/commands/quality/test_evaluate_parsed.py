@@ -10,6 +10,7 @@ from unittest import mock
 import pytest
 import torch
 
+from commands.privacy import embedded_parts
 from commands.quality import evaluate as command
 from doppel.console.command import call
 from doppel.errors import UserError
@@ -118,6 +119,42 @@ def test_a_checkpoint_annotates_and_its_annotations_serve_again(
     write_lines(cache, wrong)
     run(*words, "--parser", checkpoint, "--out", str(out[1]))
     assert json.loads(out[1].read_text()) == first
+
+
+def test_a_stopped_evaluation_goes_on_with_the_trees_that_a_parser_has_read(
+    sides: tuple[str, ...], tmp_path: Path, checkpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In batches, where the bits of a confidence depend on the texts beside it."""
+    read, most, annotate = list[str](), 99, semantic_parser.SemanticParser.annotate_with_scores
+
+    def stopped(parser: semantic_parser.SemanticParser, some: list[str]) -> list[tuple[str, float]]:
+        if len(read) >= most:
+            raise SystemExit(75)
+        read.extend(some)
+        return annotate(parser, some)
+
+    monkeypatch.setattr(embedded_parts, "_BATCHES", 7)
+    monkeypatch.setattr(semantic_parser.SemanticParser, "annotate_with_scores", stopped)
+    load = semantic_parser.load_parser
+    monkeypatch.setattr(semantic_parser, "load_parser", lambda path: _of_batches(load(path), 4))
+    words = [*sides, "--parser", checkpoint, "--parsed"]
+    run(*words, str(tmp_path / "undisturbed" / "parsed.jsonl"))
+    whole, most = sorted(read), 16
+    read.clear()
+    cache = tmp_path / "stopped" / "parsed.jsonl"
+    with pytest.raises(SystemExit):
+        run(*words, str(cache))
+    assert not cache.exists() and len(read) == 16
+    most = 99
+    run(*words, str(cache))
+    assert sorted(read) == whole, "each is read once"
+    assert cache.read_bytes() == (tmp_path / "undisturbed" / "parsed.jsonl").read_bytes()
+    assert [path.name for path in cache.parent.iterdir()] == ["parsed.jsonl"]
+
+
+def _of_batches(parser: semantic_parser.SemanticParser, max_rows: int) -> semantic_parser.SemanticParser:
+    parser.max_rows = max_rows
+    return parser
 
 
 @pytest.mark.parametrize(
