@@ -5,23 +5,20 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
-from commands.run.execution.slurm import Site
 from commands.run_folder.places import ROOT
 from doppel.console.say import say
-from doppel.settings.yaml_files import dump
 
 #: New files of these kinds are code; others may be data.
 _CODE = (".py", ".sh", ".sbatch", ".yaml")
 
 
-def copy_code(folder: Path, site: Site) -> bool:
+def copy_code(folder: Path) -> bool:
     """Copy the code, so that a job that waits or is requeued runs what was submitted.
 
-    Weights (models/) and data stay where they are. The site goes along, for whoever goes on with this copy.
+    Weights (models/) and data stay where they are, and so does the site, whose environment may hold keys.
 
     Returns:
         Whether it was copied now; a folder that is there already is kept.
@@ -34,7 +31,6 @@ def copy_code(folder: Path, site: Site) -> bool:
     for name in code_files():
         (partial / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, partial / name, follow_symlinks=False)
-    (partial / "slurm" / "site.yaml").write_text(dump(asdict(site)), encoding="utf-8")
     (partial / "COMMIT").write_text(f"{version()}\n", encoding="utf-8")
     partial.rename(folder)
     say(f"── code: copied to {folder}, from where the jobs run it")
@@ -87,10 +83,10 @@ def _tell(why: str) -> None:
 
 
 def _walked() -> list[str]:
-    left_out, names = {".git", ".venv", "__pycache__"}, []
+    left_out, names = {".git", ".venv", "__pycache__"}, list[str]()
     for place, folders, files in os.walk(ROOT):
         top = Path(place) == ROOT
         folders[:] = [f for f in folders if f not in left_out and not (top and f in ("runs", "data", "models"))]
         code = [file for file in files if not top or Path(file).suffix in _CODE]  # beside these lie a user's tables
         names += [str((Path(place) / file).relative_to(ROOT)) for file in code]
-    return names
+    return [name for name in names if name != "slurm/site.yaml"]

@@ -130,7 +130,7 @@ def submit_runs(plans: Mapping[str, RunPlan], folder: Path, site: Site, is_dry: 
             step for plan in plans.values() for step in plan.steps if step.name not in plan.jobs and plan.is_due(step)
         ]
         refuse_unfit({step.name: [*_resources([step], site), _script(ROOT, step.kind)] for step in asked})
-        is_new = copy_code(code, site)
+        is_new = copy_code(code)
         for plan in plans.values():
             write(plan, overwrite=is_new)
             (plan.run / "slurm").mkdir(exist_ok=True)

@@ -25,6 +25,24 @@ def test_only_source_is_copied_into_a_run(
     assert "new.py" in (said := capsys.readouterr().out) and "private" not in said
 
 
+@pytest.mark.parametrize("has_git", [True, False])
+def test_the_environment_of_a_site_which_may_hold_keys_is_not_copied(
+    has_git: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkout, site = tmp_path / "checkout", "environment: {WANDB_API_KEY: secret}\n"
+    monkeypatch.setattr(code_copy, "ROOT", checkout)
+    files = {"cli.py": "x", ".gitignore": "/slurm/site.yaml\n", "slurm/site.yaml": site, "slurm/job.sh": "x"}
+    for name, text in files.items():
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / name).write_text(text)
+    if has_git:
+        subprocess.run(["git", "-C", str(checkout), "init", "-q"], check=True)
+        subprocess.run(["git", "-C", str(checkout), "add", "."], check=True)
+    assert code_copy.copy_code(tmp_path / "run" / "code")
+    copied = [path for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert "job.sh" in {path.name for path in copied} and not [path for path in copied if "secret" in path.read_text()]
+
+
 def test_an_error_of_reading_is_not_told_as_one_of_writing(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="missing"), whole_file(tmp_path / "out" / "new.txt") as file:
         file.write((tmp_path / "out" / "missing.txt").read_bytes())
