@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import shlex
@@ -22,8 +23,7 @@ from doppel.settings.yaml_files import build, merge, read_yaml
 SLURM = ROOT / "slurm"
 #: Times as ``sbatch --time`` takes them.
 TIMES = "minutes (90), MM:SS (90:00), HH:MM:SS (1:30:00), D-HH (1-12), D-HH:MM (1-12:00) or D-HH:MM:SS (1-12:00:00)"
-_PART = "(?::[0-5]?[0-9])"
-_TIME = re.compile(rf"[0-9]+{_PART}{{0,2}}|[0-9]+-(?:[01]?[0-9]|2[0-3]){_PART}{{0,2}}")
+_TIME = re.compile(r"(?:([0-9]+)-(?![0-9]{3}|2[4-9]|[3-9][0-9]))?([0-9]+)(?::([0-5]?[0-9]))?(?::([0-5]?[0-9]))?")
 #: Memory that follows the base, and GiB of a process beside it.
 AUTO, _EACH = "auto", 16
 _MEMORY = re.compile("([0-9]+)([KMGT]?)")
@@ -108,7 +108,7 @@ class Site:
     def __post_init__(self) -> None:
         for name in ("fit_time", "predict_time", "tool_time"):
             value = getattr(self, name)
-            if value is not None and not _TIME.fullmatch(value):
+            if value is not None and seconds(value) is None:
                 raise UserError(f"{name} is {value!r}: give {TIMES}")
         for name in ("fit_mem", "predict_mem", "tool_mem"):
             value = getattr(self, name)
@@ -143,16 +143,12 @@ class Site:
             root: Where it runs.
             models: Arguments of the models that it loads, one at a time: the largest base decides about the memory.
         """
-        partition, more, gpus = self.partition, list(self.sbatch_args), self.gpus_per_node
-        tasks, cpus = self.tasks_per_node or max(gpus, 1), self.cpus_per_task
-        time, memory = (self.predict_time, self.predict_mem) if kind == "predict" else (self.fit_time, self.fit_mem)
-        if kind in ("fit", "predict"):
-            more = self.node_sbatch_args + more
-        else:
-            tasks, cpus, time, memory = 1, self.tool_cpus, self.tool_time, self.tool_mem
-            gpus = 1 if kind == "metrics" and gpus > 0 else 0
-            if gpus == 0:
-                partition = self.tool_partition or partition
+        is_on_all = kind in ("fit", "predict")  # devices of its nodes
+        gpus = self.gpus_per_node if is_on_all else min(self.gpus_per_node, int(kind == "metrics"))
+        tasks, cpus = (self.tasks_per_node or max(gpus, 1), self.cpus_per_task) if is_on_all else (1, self.tool_cpus)
+        own = kind if is_on_all else "tool"
+        time, memory = getattr(self, f"{own}_time"), getattr(self, f"{own}_mem")
+        more = [*(self.node_sbatch_args if is_on_all else []), *self.sbatch_args]
         bases = [_of_base(tasks, model) for model in models if model.get("base_model")]
         notice = _NOTICE + max((saving for _, saving in bases if kind == "fit"), default=0)
         options = {
@@ -163,7 +159,7 @@ class Site:
             "cpus-per-task": cpus,
             "gres": ":".join(["gpu", *([self.gpu_type] if self.gpu_type else []), str(gpus)]) if gpus else None,
             "constraint": self.constraint,
-            "partition": partition,
+            "partition": self.partition if is_on_all or gpus else self.tool_partition or self.partition,
             "account": self.account,
             "qos": self.qos,
             "time": time,
@@ -279,13 +275,14 @@ def refuse_unfit(jobs: Mapping[str, Sequence[str]]) -> None:
     Raises:
         UserError: It would not.
     """
+    limits = _limits()
     for words, name in {tuple(words): name for name, words in reversed([*jobs.items()])}.items():
         options = dict(word.split("=", 1) for word in words if word.startswith("--") and "=" in word)
         answer = subprocess.run([words[0], "--test-only", *words[1:]], capture_output=True, text=True)
         why = "; ".join(line for line in answer.stderr.splitlines() if line) if answer.returncode else None
-        partition, time = options.get("--partition"), options.get("--time")
-        limit = _limit(partition)
-        if why is None and time is not None and limit is not None and seconds(time) > seconds(limit):
+        time, partition = options.get("--time", ""), options.get("--partition", "")
+        limit = limits.get(partition, "")
+        if why is None and (seconds(time) or 0) > (seconds(limit) or math.inf):
             why = f"sbatch's --time={time} is above the {limit} of partition {partition or 'by default'}"
         if why is not None:
             raise UserError(
@@ -294,25 +291,26 @@ def refuse_unfit(jobs: Mapping[str, Sequence[str]]) -> None:
             )
 
 
-def _limit(partition: str | None) -> str | None:
-    """The time limit of a partition, or of that by default; None where there is none, or it is not told."""
-    if shutil.which("sinfo") is None:
-        return None
-    told = subprocess.run(["sinfo", "--noheader", "--format=%P %l"], capture_output=True, text=True).stdout
+def _limits() -> dict[str, str]:
+    """Time limits of the partitions that have one; that by default has no name."""
+    command = ["sinfo", "--noheader", "--format=%P %l"]
+    told = subprocess.run(command, capture_output=True, text=True).stdout if shutil.which("sinfo") else ""
+    limits = dict[str, str]()
     for name, limit in map(str.split, told.splitlines()):
-        if limit[0].isdigit() and (name.endswith("*") if partition is None else name.rstrip("*") == partition):
-            return limit
-    return None
+        if seconds(limit) is not None:
+            limits[name.rstrip("*")] = limit
+            limits |= {"": limit} if name.endswith("*") else {}
+    return limits
 
 
-def seconds(time: str) -> int:
-    """Return the seconds of a time as sbatch takes it (:data:`TIMES`)."""
-    days, _, rest = time.rpartition("-")
-    parts = [int(part) for part in rest.split(":")]
-    if not days and len(parts) < 3:  # minutes come first
-        parts = [0, *parts]
-    hours, minutes, rest_s = [*parts, 0, 0][:3]
-    return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + rest_s
+def seconds(time: str) -> int | None:
+    """Return the seconds of a time as sbatch takes it (:data:`TIMES`); None of what is none, such as infinite."""
+    if (match := _TIME.fullmatch(time)) is None:
+        return None
+    days, hours, minutes, rest = (int(part or 0) for part in match.groups())
+    if match[1] is None and match[4] is None:  # minutes come first
+        hours, minutes, rest = 0, hours, minutes
+    return ((days * 24 + hours) * 60 + minutes) * 60 + rest
 
 
 def submit(name: str, words: Sequence[str], variables: Mapping[str, str]) -> str:
