@@ -70,7 +70,7 @@ test-all: lint
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[browser,quantized,triton]'
 	command -v chromium >/dev/null || apt-get install -qq -y chromium chromium-driver || echo "without chromium and its driver the tests of the page in a browser are skipped"
 	$(PYTEST) -m "not hours and not gpu and not slurm"
-	$(BIN)/python -m pytest -m slurm
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slurm tests/slurm
 
 test-hours: $(INSTALLED)
 	$(BIN)/python -m pytest -m "hours and not slurm"
