@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from commands.run.execution.slurm import Job, jobs_of, queue
+from commands.run.execution.slurm import jobs_of, queue
 from commands.run.experiment.experiment import load
 from commands.run.steps.recipes import steps_of
 from commands.run_folder.run_folder import RunFolder
@@ -81,7 +81,7 @@ def _runs(folder: Path) -> list[Path]:
     return runs
 
 
-def _tell(run: Path, found: Mapping[str, Job]) -> bool:
+def _tell(run: Path, found: Mapping[str, str]) -> bool:
     """Tell of a run; whether a step of it has failed."""
     steps, jobs = steps_of(load(run / "experiment.yaml"), run), jobs_of(run)
     here, is_running = _here(run)
@@ -91,7 +91,7 @@ def _tell(run: Path, found: Mapping[str, Job]) -> bool:
         if mark.is_file():
             what = f"done in {minutes(int(mark.read_text(encoding='utf-8') or 0))}"
         elif job is not None and job in found:
-            what = str(found[job])
+            what = found[job]
         elif step.name == here and is_running:
             what = "runs on this machine"
         elif not step.is_once and (run / "report.json").is_file():

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from commands.run_folder.places import ROOT
 from commands.run_folder.steps import Kind
@@ -226,22 +226,8 @@ def load_site(path: Path | None = None, changes: Mapping[str, Any] | None = None
     return site
 
 
-class Job(NamedTuple):
-    """A job in the queue."""
-
-    id: str
-    state: str
-    restarts: int
-    reason: str
-
-    def __str__(self) -> str:
-        times = f", requeued {self.restarts} times" if self.restarts else ""
-        why = f" ({self.reason})" if self.reason not in ("None", "") else ""
-        return f"job {self.id} is {self.state}{why}{times}"
-
-
-def queue(*runs: Path) -> dict[str, Job]:
-    """Return the jobs of runs that are in the queue, by id; none where there is no cluster.
+def queue(*runs: Path) -> dict[str, str]:
+    """Return where each job of runs that is in the queue stands, by id; none where there is no cluster.
 
     Raises:
         UserError: SLURM does not tell.
@@ -254,8 +240,13 @@ def queue(*runs: Path) -> dict[str, Job]:
     answer = subprocess.run(command, capture_output=True, text=True)
     if answer.returncode and "Invalid job id" not in answer.stderr:  # as it says of a single one that is forgotten
         raise UserError(f"squeue does not tell what is in the queue: {' '.join(answer.stderr.split())}")
-    rows = [[word.strip() for word in line.split("|")[:4]] for line in answer.stdout.splitlines()]
-    return {name: Job(name, state, int(restarts or 0), reason) for name, state, restarts, reason in rows}
+    found = dict[str, str]()
+    for line in answer.stdout.splitlines():
+        job, state, restarts, reason = (word.strip() for word in line.split("|")[:4])
+        why = f" ({reason})" if reason not in ("None", "") else ""
+        times = f", requeued {restarts} times" if restarts not in ("0", "") else ""
+        found[job] = f"job {job} is {state}{why}{times}"
+    return found
 
 
 def jobs_of(run: Path) -> dict[str, str]:
