@@ -130,7 +130,7 @@ class DifferentialPrivacy(Callback):
         self._planned_steps = planned_steps
         wanted_steps = planned_steps if trainer.max_steps < 0 else min(trainer.max_steps, planned_steps)
         self._num_steps = 0 if before is None else before["num_steps"]
-        if privacy.bands != 1 and (reasons := refusals_of_bands(trainer, data, trainer.optimizers)):
+        if privacy.bands != 1 and (reasons := refusals_of_bands(trainer, trainer.optimizers)):
             raise PrivateTrainingError("a private run refuses this configuration: " + "; ".join(reasons))
         if hasattr(data, "bands"):
             data.bands = self.spec.bands

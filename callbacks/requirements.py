@@ -65,7 +65,7 @@ def refusals_of_settings(trainer: pl.Trainer, data: object, is_frozen: bool = Fa
     return [*reasons, *(why for callback in trainer.callbacks for why in _of_callback(callback, data))]  # type: ignore[attr-defined]
 
 
-def refusals_of_bands(trainer: pl.Trainer, data: object, optimizers: Sequence[Optimizer]) -> list[str]:
+def refusals_of_bands(trainer: pl.Trainer, optimizers: Sequence[Optimizer]) -> list[str]:
     """Return reasons against noise that later steps take back, in such words."""
     reasons = [
         f"{type(own).__name__} loses what privacy.bands gains (.17 nats in the cross-entropy per word, with Adam): set "
@@ -73,22 +73,18 @@ def refusals_of_bands(trainer: pl.Trainer, data: object, optimizers: Sequence[Op
         for own in optimizers
         if not isinstance(own, DPAdam)
     ]
-    if not hasattr(data, "bands"):
-        reasons.append(
-            f"{type(data).__name__} does not deal its units into the groups of privacy.bands: draw by the poisson() of "
-            "datamodules.data_module.DataModule, or set privacy.bands to 1"
-        )
     if trainer.reload_dataloaders_every_n_epochs:  # type: ignore[attr-defined]
         reasons.append("trainer.reload_dataloaders_every_n_epochs deals the groups of privacy.bands anew; remove it")
     return reasons
 
 
 def refuse_other_sampler(data: object, bands: int) -> None:
-    """Refuse a loader that was made before ``data.bands`` was set, or without the data module's ``poisson``."""
+    """Refuse a loader that was made before ``data.bands`` was set, or without the ``poisson`` of ``DataModule``."""
     if getattr(getattr(data, "sampler", None), "bands", 1) != bands:
         raise PrivateTrainingError(
-            f"its loader does not draw from the {bands} groups of privacy.bands: draw by DataModule.poisson, in "
-            "train_dataloader; a schedule that asks the trainer for estimated_stepping_batches has it made too early",
+            f"its loader does not draw from the {bands} groups of privacy.bands: draw by the poisson() of "
+            "datamodules.data_module.DataModule, in train_dataloader, or set privacy.bands to 1; a schedule that asks "
+            "the trainer for estimated_stepping_batches has it made too early",
             about=type(data).__name__,
         )
 

@@ -99,7 +99,7 @@ class _Rehearsal(DoppelCLI):
         if privacy is not None and self.trains:
             is_frozen = self.model.arguments.get("lora") is not None
             reasons = refusals_of_settings(trainer, self.datamodule, is_frozen)
-            reasons += refusals_of_bands(trainer, self.datamodule, built) if privacy.bands != 1 else []
+            reasons += refusals_of_bands(trainer, built) if privacy.bands != 1 else []
         if reasons:
             raise UserError("a private run refuses this configuration: " + "; ".join(reasons))
         return trainer
