@@ -43,8 +43,8 @@ class DialogueDataModule(TrainingDataModule):
     Args:
         train_path: Training file: a table (``.csv``, ``.tsv``, ``.parquet``, ``.jsonl``, ``.json``), text (``.txt``,
             one utterance a line), dialogue JSON lines, each also compressed; a folder that Hugging Face's
-            ``save_to_disk`` wrote; ``hf:NAME?split=train`` of its hub; or ``embedded:train?num=4000&seed=1&skew=1.0``
-            for the embedded grammar. ``$VARIABLE`` is filled in.
+            ``save_to_disk`` wrote; ``hf:OWNER/NAME?split=train`` of its hub; or
+            ``embedded:train?num=4000&seed=1&skew=1.0`` for the embedded grammar. ``$VARIABLE`` is filled in.
         val_path: Validation file, likewise; null for none.
         test_path: Test file, likewise; null for none.
         unit: What the guarantee protects: one ``utterance``, all rows of a ``dialogue``, or all of a ``user``, named by

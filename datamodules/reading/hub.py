@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
-from urllib.parse import parse_qsl
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl, quote
 
 from doppel.errors import DataError
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfFileSystem
 
 #: Where the hub keeps what it made of data sets of other forms, and where the rest lies.
 _REVISIONS = ("refs/convert/parquet", "main")
@@ -26,7 +30,7 @@ def hub_files(path: str) -> Iterator[tuple[str, bytes]]:
     ``hf download NAME --repo-type dataset --local-dir FOLDER``, and its Parquet files as ``data.train_path``.
 
     Args:
-        path: ``hf:NAME?split=train``, with ``&config=…`` where the data set has several, and ``&revision=…`` for
+        path: ``hf:OWNER/NAME?split=train``, with ``&config=…`` where the data set has several, and ``&revision=…`` for
             another branch or commit than the newest.
 
     Raises:
@@ -37,16 +41,37 @@ def hub_files(path: str) -> Iterator[tuple[str, bytes]]:
     for argument in arguments:
         if argument not in _ARGUMENTS:
             raise DataError(f"unknown argument {argument!r}; known are {', '.join(_ARGUMENTS)}", about=path)
-    if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name):
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
         raise DataError("give hf:OWNER/NAME?split=train", about=path)
-    revision = arguments.get("revision")
-    for branch in (revision,) if revision else _REVISIONS:
-        files = _list(name, branch, path)
-        if files:
-            break
-    chosen = _of_split(files, arguments.get("split", "train"), arguments.get("config"), path)
-    for file in chosen:
-        yield f"hf:{name}/{file}", _content(name, branch, file, path)
+    from huggingface_hub import HfFileSystem
+    from huggingface_hub.errors import HTTPError
+
+    hub, revision = HfFileSystem(), arguments.get("revision")
+    try:
+        for branch in (revision,) if revision else _REVISIONS:
+            root = f"datasets/{name}@{quote(branch, safe='')}"
+            if files := _list(hub, root):
+                break
+        for file in _of_split(files, arguments.get("split", "train"), arguments.get("config"), path):
+            yield f"hf:{name}/{file}", hub.cat_file(f"{root}/{file}")
+    except (HTTPError, OSError, ValueError) as error:
+        why = error.__cause__ if isinstance(error, FileNotFoundError) else error
+        raise DataError(
+            f"{path} cannot be read from the hub ({type(why).__name__}): check the name, `hf auth login` for a private "
+            "data set, and the network; or download it elsewhere and name its Parquet file"
+        ) from None
+
+
+def _list(hub: HfFileSystem, root: str) -> list[str]:
+    """The Parquet files of a revision; none where there is no such revision."""
+    from huggingface_hub.errors import RevisionNotFoundError
+
+    try:
+        return [file.removeprefix(f"{root}/") for file in hub.find(root) if file.endswith(".parquet")]
+    except FileNotFoundError as error:
+        if isinstance(error.__cause__, RevisionNotFoundError):
+            return []
+        raise
 
 
 def _of_split(files: list[str], split: str, config: str | None, path: str) -> list[str]:
@@ -67,38 +92,3 @@ def _of_split(files: list[str], split: str, config: str | None, path: str) -> li
         )
     what = f"Parquet file of the split {split!r}" + (f" and the configuration {config!r}" if config else "")
     raise DataError(f"the hub has no {what}: name another, or download the data set and give its file", about=path)
-
-
-def _list(name: str, revision: str, path: str) -> list[str]:
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HTTPError, RevisionNotFoundError
-
-    try:
-        tree = HfApi().list_repo_tree(name, repo_type="dataset", revision=revision, recursive=True)
-        return [entry.path for entry in tree if entry.path.endswith(".parquet")]
-    except RevisionNotFoundError:
-        return []
-    except (HTTPError, OSError, ValueError) as error:
-        raise _unreachable(path, error) from None
-
-
-def _content(name: str, revision: str, file: str, path: str) -> bytes:
-    from huggingface_hub import hf_hub_url
-    from huggingface_hub.errors import HTTPError
-    from huggingface_hub.utils import build_hf_headers, get_session, hf_raise_for_status
-
-    try:
-        url = hf_hub_url(name, file, repo_type="dataset", revision=revision)
-        response = get_session().get(url, headers=build_hf_headers(), follow_redirects=True, timeout=600)
-        hf_raise_for_status(response)
-    except (HTTPError, OSError, ValueError) as error:
-        raise _unreachable(path, error) from None
-    content: bytes = response.content
-    return content
-
-
-def _unreachable(path: str, error: Exception) -> DataError:
-    return DataError(
-        f"{path} cannot be read from the hub ({type(error).__name__}): check the name, `hf auth login` for a private "
-        "data set, and the network; or download it elsewhere and name its Parquet file"
-    )

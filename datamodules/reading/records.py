@@ -49,8 +49,8 @@ def read_records(path: str, on_bad_row: Callable[[str], None] | None = None) -> 
     JSON lines, one object a line; ``.json``: a list of objects or texts, or JSON lines; ``.csv``, ``.tsv``: columns in
     the first line, separated as it shows, with empty cells as None; ``.txt``: one text a line as the column ``text``,
     without blank lines; Parquet: by column; a folder: a data set of Hugging Face's ``save_to_disk`` or Parquet files;
-    ``hf:NAME?split=train``: Parquet files of the hub, read into memory (:mod:`datamodules.reading.hub`). Any may be
-    compressed (:func:`~doppel.compressed.open_data`). What a file is decides, not its name: its first bytes tell a
+    ``hf:OWNER/NAME?split=train``: Parquet files of the hub, read into memory (:mod:`datamodules.reading.hub`). Any may
+    be compressed (:func:`~doppel.compressed.open_data`). What a file is decides, not its name: its first bytes tell a
     compression, Parquet and JSON lines, and what is no data; the name tells a table from lines of text. Each file is
     opened once, and nothing is written anywhere.
 
