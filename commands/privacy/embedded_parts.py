@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from commands.run_folder.steps import EMBEDDED
 from datamodules.reading.files import content_digest
@@ -22,7 +23,6 @@ from doppel.console.parent import end_with
 from doppel.errors import UserError
 from doppel.files import whole_file, write_json
 from doppel.privacy.fingerprint import keyed_fingerprint
-from doppel.text.topics import Floats
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,30 +30,30 @@ if TYPE_CHECKING:
     from doppel.models.text_reader import Keep, TextReader
 
 Value = TypeVar("Value")
-Read = Callable[[Sequence[str]], Floats]
+Read = Callable[[Sequence[str]], NDArray[Any]]
 #: Private texts whose vectors are written together: half a minute of one core.
 _PART = 4096
 #: Other texts, which a larger model may read, at least.
 _BATCHES = 512
 
 
-def in_parts(texts: Sequence[str], form: str, folder: Path, read: Read) -> Floats:
-    """Return vectors of private texts, [texts, D]; parts are kept in FOLDER/.embedded on the way.
+def in_parts(texts: Sequence[str], form: str, folder: Path, read: Read) -> NDArray[Any]:
+    """Return vectors of private texts, [texts, D], or their trees, [texts]; parts are kept in FOLDER/.embedded.
 
     So a step that is stopped goes on with what is missing; :func:`forget_embedded` removes them. Equal texts are read
     once, and texts of like length together. Several parts are read by as many processes as there are cores, but by one
     where there is a GPU.
 
     Formal guarantees:
-        Where a vector is a function of its own text and of ``form`` alone, to the last bit, neither where parts end,
-        nor which process reads them, nor which an earlier start has left changes anything. The files are private, for
-        their owner alone; their names are keyed. Texts reach other processes through a pipe.
+        Where a vector, or tree, is a function of its own text and of ``form`` alone, to the last bit, neither where
+        parts end, nor which process reads them, nor which an earlier start has left changes anything. The files are
+        private, for their owner alone; their names are keyed. Texts reach other processes through a pipe.
 
     Args:
         texts: Texts.
-        form: What vectors depend on beside the text: parts of another one are not taken.
+        form: What they depend on beside the text: parts of another one are not taken.
         folder: Of the step.
-        read: Returns vectors of texts, each independently of the others; a function that another process can import,
+        read: Returns them of some texts, each independently of the others; a function that another process can import,
             where there are more than 4,096 texts.
 
     Raises:
@@ -205,7 +205,7 @@ def _read_by(number: int, parts: Sequence[tuple[Path, Sequence[str]]], read: Rea
                 reader.join()
     if any(reader.exitcode for reader in readers):
         raise UserError(
-            f"one of {number} processes that embed private texts has ended (exit status "
+            f"one of {number} processes that read private texts has ended (exit status "
             f"{', '.join(str(reader.exitcode) for reader in readers)}), perhaps for want of memory: ask for more "
             "(tool_mem) or for fewer cores (tool_cpus); the same command goes on with what is missing"
         )

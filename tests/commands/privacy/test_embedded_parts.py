@@ -19,7 +19,7 @@ import torch
 
 from commands.privacy import embedded_parts
 from commands.privacy.embedded_parts import EMBEDDED, forget_embedded, in_parts, keep_beside
-from commands.privacy.feature_extractors import embed
+from commands.privacy.feature_extractors import ParsedTrees, embed
 from commands.run.execution.in_job import MOST_REQUEUES, main
 from commands.run_folder.manifest_writer import declare
 from commands.run_folder.steps import File, Step
@@ -27,6 +27,8 @@ from doppel.errors import UserError
 from doppel.metrics.fluency import LanguageModel
 from doppel.models.encoders import TextFeaturizer
 from doppel.models.text_reader import TextReader
+from lightning_modules.semantic_parser import load_parser
+from tests.tiny_parser import write_parser
 
 TEXTS = [f"{'please ' * (i % 5)}remind me of {'milk and ' * (i % 3)}number {i % 38}" for i in range(40)]
 ROOT = Path(__file__).resolve().parents[3]
@@ -103,6 +105,20 @@ def test_processes_on_all_cores_give_the_bits_of_one(tmp_path: Path, monkeypatch
     assert in_parts(TEXTS, "base", tmp_path / "two", read).tobytes() == alone.tobytes()
     names = [sorted(path.name for path in (tmp_path / name / EMBEDDED).iterdir()) for name in ("one", "two")]
     assert names[0] == names[1] and len(names[0]) == 6
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_small")
+def test_trees_of_private_texts_are_those_of_one_process_that_reads_each_alone(
+    tmp_path: Path, tiny_model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parser = tmp_path / "last.ckpt"
+    write_parser(parser, tiny_model, [f"(Yield ({head} (Number{n})))" for head in ("Find", "Tell") for n in range(5)])
+    monkeypatch.setattr(embedded_parts, "_num_processes", lambda: 2)
+    expected = [load_parser(parser, "cpu").annotate([text])[0] for text in TEXTS]
+    assert len(set(expected)) > 1
+    assert ParsedTrees(parser, tmp_path, tmp_path / "out.jsonl").extract(TEXTS, True) == expected
+    assert len(list((tmp_path / EMBEDDED).iterdir())) == 6
 
 
 def _killed(texts: Sequence[str]) -> np.ndarray:

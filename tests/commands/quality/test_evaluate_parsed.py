@@ -8,7 +8,6 @@ from typing import Any
 from unittest import mock
 
 import pytest
-import torch
 
 from commands.privacy import embedded_parts
 from commands.quality import evaluate as command
@@ -17,6 +16,7 @@ from doppel.errors import UserError
 from doppel.lispress import is_valid
 from doppel.metrics.compare import FUNCTION_KEYS, Corpus, compare, compared_sides, function_metrics
 from lightning_modules import semantic_parser
+from tests.tiny_parser import write_parser
 
 HEADS = ("Create", "Find", "Delete")
 REFERENCE = [
@@ -81,21 +81,7 @@ def test_without_a_parser_the_values_are_null_and_a_note_says_why(sides: tuple[s
 @pytest.fixture
 def checkpoint(tmp_path: Path, tiny_model: str) -> str:
     """A parser with random weights: its trees are well-formed and wrong."""
-    from doppel.parsing.vocabulary import ActionVocabulary
-    from lightning_modules.parsing.action_decoder import DecoderArguments
-    from lightning_modules.parsing.source_encoder import EncoderArguments
-    from lightning_modules.semantic_parser import SemanticParser
-
-    torch.manual_seed(1)
-    parser = SemanticParser(
-        encoder=EncoderArguments(name="small", tokenizer=tiny_model, num_layers=1),
-        decoder=DecoderArguments(num_layers=2, size=16, num_heads=2, feedforward_size=16),
-        max_actions=12,
-    )
-    parser.build(ActionVocabulary.build([row["parse"] for row in REFERENCE]))
-    state: dict[str, Any] = {"state_dict": parser.state_dict()}
-    parser.on_save_checkpoint(state)
-    torch.save(state, tmp_path / "last.ckpt")
+    write_parser(tmp_path / "last.ckpt", tiny_model, [row["parse"] for row in REFERENCE])
     return str(tmp_path / "last.ckpt")
 
 
