@@ -9,6 +9,7 @@ import torch
 
 from doppel.errors import UserError
 from doppel.models.footprint import Footprint
+from doppel.models.load import dtype_of
 from doppel.models.lora_folder import base_of
 
 _MEMINFO = Path("/proc/meminfo")
@@ -67,6 +68,28 @@ def weights_bytes(folder: Path) -> int:
     folder = Path(base_of(folder) or folder)
     files = [*folder.glob("*.safetensors")] or [*folder.glob("*.bin")]
     return sum(file.stat().st_size for file in files)
+
+
+def host_bytes(base: Path, is_adapted: bool, processes: int) -> tuple[int, int]:
+    """Return the bytes that the base of a training takes on a machine with GPUs, and those of it in a checkpoint.
+
+    Below adapters it is a memory map of its files, one for all processes; each casts for itself what is not in bfloat16
+    there, and no checkpoint holds it. Where every weight is trained, each process has it in float32 until its GPU does,
+    and a checkpoint holds it and two moments of Adam.
+
+    Args:
+        base: Folder; 0 bytes where it is none, as a name on a hub.
+        is_adapted: Whether LoRA alone is trained.
+        processes: On the machine.
+    """
+    size = weights_bytes(base)
+    if not size:
+        return 0, 0
+    is_half = dtype_of(base) != "float32"
+    if is_adapted:
+        return size if is_half else size + processes * size // 2, 0
+    full = 2 * size if is_half else size
+    return processes * full, 3 * full
 
 
 def shortage(found: Footprint, device: torch.device) -> str | None:

@@ -27,8 +27,8 @@ _TIME = re.compile(r"(?:([0-9]+)-(?![0-9]{3}|2[4-9]|[3-9][0-9]))?([0-9]+)(?::([0
 #: Memory that follows the base, and GiB of a process beside it.
 AUTO, _EACH = "auto", 16
 _MEMORY = re.compile("([0-9]+)([KMGT]?)")
-#: Seconds before the time limit, at which a job is told to save.
-_NOTICE = 120
+#: Seconds before the time limit, at which a job is told to save; more for each GiB of a checkpoint, on a busy disk.
+_NOTICE, _SAVING = 120, 10
 
 
 @dataclass(frozen=True)
@@ -149,8 +149,8 @@ class Site:
         own = kind if is_on_all else "tool"
         time, memory = getattr(self, f"{own}_time"), getattr(self, f"{own}_mem")
         more = [*(self.node_sbatch_args if is_on_all else []), *self.sbatch_args]
-        bases = [_of_base(tasks, model) for model in models if model.get("base_model")]
-        notice = _NOTICE + max((saving for _, saving in bases if kind == "fit"), default=0)
+        base, checkpoint = _of_bases(tasks, models)
+        notice = _NOTICE + (_SAVING * checkpoint if kind == "fit" else 0)
         options = {
             "chdir": root,
             "export": "ALL",
@@ -164,41 +164,29 @@ class Site:
             "qos": self.qos,
             "time": time,
             "signal": f"{self.signal}@{self.notice_s or notice}",
-            "mem": None
-            if any(word.startswith("--mem") for word in more)
-            else _times(memory, tasks, [size for size, _ in bases]),
+            "mem": None if any(word.startswith("--mem") for word in more) else _times(memory, tasks, base),
         }
         return ["sbatch", "--parsable", *(f"--{k}={v}" for k, v in options.items() if v is not None), *more]
 
 
-def _times(memory: str | None, tasks: int, bases: Sequence[int]) -> str | None:
-    """The memory of several processes, and GiB of the largest base beside it."""
+def _times(memory: str | None, tasks: int, base: int) -> str | None:
+    """The memory of several processes, and GiB of a base beside it."""
     if memory == AUTO:
-        return f"{_EACH * tasks + max(bases, default=0)}G"
+        return f"{_EACH * tasks + base}G"
     match = _MEMORY.fullmatch(memory or "")
     return match and f"{int(match[1]) * tasks}{match[2]}"
 
 
-def _of_base(tasks: int, model: Mapping[str, Any]) -> tuple[int, int]:
-    """GiB that the base of a training takes on a node, and seconds in which its checkpoint is written.
-
-    Below adapters it is a memory map of its files, one for all processes; each casts for itself what is not in bfloat16
-    there, and no checkpoint holds it. Where every weight is trained, each process has it in float32 until its GPU does,
-    and a checkpoint holds it and two moments of Adam; a busy file system takes ten seconds a GiB.
-    """
-    from doppel.models.memory import weights_bytes
-
-    folder = ROOT / str(model["base_model"])  # no folder where it is a name on a hub
-    size = weights_bytes(folder) >> 30
-    if not size:
+def _of_bases(tasks: int, models: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    """GiB that the largest base of some models takes on a node, and GiB of the largest checkpoint with one."""
+    named = [model for model in models if model.get("base_model")]
+    if not named:
         return 0, 0
-    from doppel.models.load import dtype_of
+    from doppel.models.memory import host_bytes  # with torch
 
-    is_half = dtype_of(folder) != "float32"
-    if model.get("lora"):
-        return size if is_half else size + tasks * size // 2, 0
-    full = size * (2 if is_half else 1)
-    return tasks * full, 3 * 10 * full
+    found = [host_bytes(ROOT / str(model["base_model"]), bool(model.get("lora")), tasks) for model in named]
+    memory, checkpoint = map(max, zip(*found, strict=True))
+    return memory >> 30, checkpoint >> 30
 
 
 def load_site(path: Path | None = None, changes: Mapping[str, Any] | None = None) -> Site:
