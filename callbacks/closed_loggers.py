@@ -8,7 +8,7 @@ from typing import Any, cast
 import lightning.pytorch as pl
 from lightning.pytorch.loggers import Logger
 
-from datamodules.data_module import reads_public
+from datamodules.private_data import reads_public
 from doppel.errors import UserError
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 from lightning_modules.training.step_policy import ClosedStep

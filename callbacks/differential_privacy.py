@@ -21,8 +21,7 @@ from callbacks.requirements import monitors, refusals, refusals_of_bands, refuse
 from callbacks.row_independence import check_row_independence
 from callbacks.untrained_state import UntrainedState
 from datamodules.batches.batch import LogicalBatch
-from datamodules.data_module import reads_public
-from datamodules.private_data import PrivateData
+from datamodules.private_data import PrivateData, reads_public
 from doppel.console.say import confirm
 from doppel.errors import UserError
 from doppel.privacy.checkpoint import privacy_state

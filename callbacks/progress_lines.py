@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
 from lightning.pytorch.utilities import rank_zero_info
 
 from callbacks.differential_privacy import DifferentialPrivacy
-from datamodules.data_module import is_disclosable
+from datamodules.private_data import is_disclosable
 
 #: Seconds after which a step has a line in any case.
 _LONG = 60.0

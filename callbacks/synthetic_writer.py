@@ -17,7 +17,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from callbacks.sample_metrics import cut_off_warning, missing_warning, none_will_do, sample_metrics, summary
 from callbacks.wandb_artifacts import harmless
-from datamodules.data_module import is_disclosable
+from datamodules.private_data import is_disclosable
 from datamodules.text_format import TextFormat
 from doppel.errors import UserError
 from doppel.files import parse_json, sha256_of, write_json, write_json_lines

@@ -15,7 +15,7 @@ from callbacks.differential_privacy import DifferentialPrivacy
 from callbacks.synthetic_writer import SyntheticWriter
 from callbacks.wandb_artifacts import artifact, harmless, use_artifact
 from datamodules.batches.batch import LogicalBatch, MicroBatch
-from datamodules.data_module import is_disclosable
+from datamodules.private_data import is_disclosable
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 
 if TYPE_CHECKING:

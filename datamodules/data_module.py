@@ -239,22 +239,6 @@ class PredictionDataModule(DataModule, ABC):
         return self.sharded([self.make(todo[start : start + size]) for start in range(0, len(todo), size)])
 
 
-def is_disclosable(data: object) -> bool:
-    """Return whether the input of ``predict`` may be counted, shown and hashed: it is public, or a release.
-
-    Of all other text a count is an exact figure of private data, and a plain hash the test of a guess. A data module
-    that does not say is taken to read such text.
-    """
-    return bool(getattr(data, "is_public", False) or getattr(data, "is_released", False))
-
-
-def reads_public(data: object, verb: str) -> bool:
-    """Return whether all that a verb of Lightning reads is declared public: everything, or the file of ``validate`` or
-    ``test``."""
-    name = {"validate": "val_is_public", "test": "test_is_public"}.get(verb, "is_public")
-    return bool(getattr(data, "is_public", False) or getattr(data, name, False))
-
-
 def check_limits(**limits: int | None) -> None:
     """Refuse arguments below 1.
 

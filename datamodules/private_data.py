@@ -1,4 +1,4 @@
-"""What a private run asks of a data module."""
+"""What a private run asks of a data module, and what one declares public."""
 
 from __future__ import annotations
 
@@ -40,3 +40,19 @@ def missing_members(data: object) -> list[str]:
     """Return names of :class:`PrivateData` that a data module does not have; no property is computed."""
     absent = object()
     return [name for name in PrivateData.__annotations__ if inspect.getattr_static(data, name, absent) is absent]
+
+
+def is_disclosable(data: object) -> bool:
+    """Return whether the input of ``predict`` may be counted, shown and hashed: it is public, or a release.
+
+    Of all other text a count is an exact figure of private data, and a plain hash the test of a guess. A data module
+    that does not say is taken to read such text.
+    """
+    return bool(getattr(data, "is_public", False) or getattr(data, "is_released", False))
+
+
+def reads_public(data: object, verb: str) -> bool:
+    """Return whether all that a verb of Lightning reads is declared public: everything, or the file of ``validate`` or
+    ``test``."""
+    name = {"validate": "val_is_public", "test": "test_is_public"}.get(verb, "is_public")
+    return bool(getattr(data, "is_public", False) or getattr(data, name, False))

@@ -6,7 +6,8 @@ import hashlib
 from pathlib import Path
 
 from datamodules.batches.batch import PromptBatch
-from datamodules.data_module import PredictionDataModule, check_limits, is_disclosable
+from datamodules.data_module import PredictionDataModule, check_limits
+from datamodules.private_data import is_disclosable
 from datamodules.reading.example import Field
 from doppel.errors import DataError
 from doppel.files import read_json_lines

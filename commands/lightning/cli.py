@@ -35,8 +35,9 @@ from commands.lightning.wandb_run import about_run
 from commands.run_folder.manifest_writer import refuse_lost_ledger
 from commands.run_folder.ownership import hold, ledger_of_run
 from commands.run_folder.private_files import learnt_from, of_runs
-from datamodules.data_module import TrainingDataModule, is_disclosable
+from datamodules.data_module import TrainingDataModule
 from datamodules.guards.overlap import Source
+from datamodules.private_data import is_disclosable
 from doppel.allocator import keep_freed_memory
 from doppel.console.command import HelpFormatter, command_help
 from doppel.errors import UserError

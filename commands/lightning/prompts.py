@@ -10,8 +10,8 @@ from typing import Any
 from commands.run_folder.manifest import Manifest
 from commands.run_folder.private_files import of_runs
 from commands.run_folder.steps import RELEASED, Role
-from datamodules.data_module import is_disclosable
 from datamodules.guards.overlap import Source, refuse_private
+from datamodules.private_data import is_disclosable
 from datamodules.reading.columns import Columns, reference_columns
 from doppel.errors import DataError, UserError
 from doppel.files import read_json_lines

@@ -17,7 +17,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.profiler import record_function
 
 from datamodules.batches.batch import LogicalBatch
-from datamodules.data_module import reads_public
+from datamodules.private_data import reads_public
 from doppel.errors import UserError
 from doppel.gradients import GradientReducer
 from doppel.privacy.checkpoint import KEY, privacy_state, weights_fingerprint
