@@ -43,8 +43,8 @@ def refusals(trainer: pl.Trainer, module: pl.LightningModule, logs_private: bool
             f"{type(module).__name__} cannot be trained privately, for {module.not_private_because}; leave out the "
             "privacy key, and train on public or synthetic data"
         ]
-    is_frozen = getattr(module, "base", None) is not None
-    reasons = [*_of_module(module), *refusals_of_settings(trainer, getattr(trainer, "datamodule", None), is_frozen)]
+    is_lora = getattr(module, "trains_lora_alone", False)
+    reasons = [*_of_module(module), *refusals_of_settings(trainer, getattr(trainer, "datamodule", None), is_lora)]
     if logs_private and "WANDB_SWEEP_ID" in os.environ:
         reasons.append(
             "a sweep chooses among runs by what they log, and log_private_diagnostics logs exact private figures; "
@@ -53,15 +53,15 @@ def refusals(trainer: pl.Trainer, module: pl.LightningModule, logs_private: bool
     return reasons
 
 
-def refusals_of_settings(trainer: pl.Trainer, data: object, is_frozen: bool = False) -> list[str]:
+def refusals_of_settings(trainer: pl.Trainer, data: object, is_lora: bool = False) -> list[str]:
     """Return those reasons that a trainer and a data module tell by themselves, before there is a model.
 
     Args:
         trainer: The trainer.
         data: The data module.
-        is_frozen: Whether the model will train adapters alone, which are float32 under ``bf16-true`` too.
+        is_lora: Whether the model will train LoRA weights alone, which are float32 under ``bf16-true`` too.
     """
-    reasons = [*_of_data(data), *_of_trainer(trainer, is_frozen)]
+    reasons = [*_of_data(data), *_of_trainer(trainer, is_lora)]
     return [*reasons, *(why for callback in trainer.callbacks for why in _of_callback(callback, data))]  # type: ignore[attr-defined]
 
 
@@ -201,13 +201,13 @@ def _of_data(data: object) -> list[str]:
     return []
 
 
-def _of_trainer(trainer: pl.Trainer, is_frozen: bool) -> list[str]:
+def _of_trainer(trainer: pl.Trainer, is_lora: bool) -> list[str]:
     reasons = []
     if trainer.gradient_clip_val:
         reasons.append("trainer.gradient_clip_val is set; remove it, max_grad_norm clips each unit")
     if trainer.accumulate_grad_batches != 1:
         reasons.append("trainer.accumulate_grad_batches is not 1; a logical batch is one step, use batch_size")
-    if trainer.precision not in ("32-true", "64-true", "bf16-mixed", "16-mixed", *["bf16-true"] * is_frozen):
+    if trainer.precision not in ("32-true", "64-true", "bf16-mixed", "16-mixed", *["bf16-true"] * is_lora):
         reasons.append(
             f"precision {trainer.precision} sums gradients and noise in half precision; use 32-true, bf16-mixed, "
             "or 16-mixed on devices without bfloat16"

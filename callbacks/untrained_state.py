@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
-from doppel.models.frozen_base import FrozenBase
 from doppel.privacy.checkpoint import weights_fingerprint
 from doppel.privacy.private_step import PrivateTrainingError
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
@@ -39,15 +38,13 @@ class UntrainedState:
         UserError: Its ``state_dict`` holds what no fingerprint can tell from another.
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: LogicalBatchModule) -> None:
         self._module = module
         self._trained = {name: p for name, p in module.named_parameters(remove_duplicate=False) if p.requires_grad}
-        base: FrozenBase | None = getattr(module, "base", None)
-        known = {} if base is None else base.fingerprints
-        left_out = module.left_out() if isinstance(module, LogicalBatchModule) else frozenset()
+        known = module.fingerprints()
         values = self._kept(module.state_dict())
-        self._marks = {name: _mark(values[name]) for name in known.keys() & left_out}
-        self._start = known | _fingerprints({name: value for name, value in values.items() if name not in known})
+        self._marks = {name: _mark(values[name]) for name in known.keys() & module.left_out()}
+        self._start = {**known} | _fingerprints({name: value for name, value in values.items() if name not in known})
 
     def refuse_strangers(self, optimizer: Optimizer) -> None:
         """Refuse an optimiser that trains what is no trained parameter of the module.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -136,6 +136,7 @@ class CausalLM(LogicalBatchModule):
         # Loaded: the model, the form in which it reads text, the weights that its training starts from.
         #: The weights below the adapters, which no checkpoint holds; None where every weight is trained.
         self.base = None if lora is None else FrozenBase(base_model, dtype, quantization)
+        self.trains_lora_alone = lora is not None
         self.strict_loading = lora is None
         load = partial(load_model, base_model) if self.base is None else self.base.load
         self.model = load(init=init, dropout=dropout).train()
@@ -303,6 +304,10 @@ class CausalLM(LogicalBatchModule):
     def left_out(self) -> frozenset[str]:
         """Return the entries of the frozen base, where its folder holds them."""
         return frozenset() if self.base is None or not self.base.is_in_folder else self.base.names
+
+    def fingerprints(self) -> Mapping[str, str]:
+        """Return those of the frozen base."""
+        return {} if self.base is None else self.base.fingerprints
 
     def weights_digest(self) -> str:
         """Return the SHA-256 of all weights: of the trained ones, and of the digest of the base."""

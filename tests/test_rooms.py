@@ -78,6 +78,20 @@ def test_an_experiment_is_read_then_made_steps_of_then_checked_then_executed() -
                 assert rank.get(".".join(other.split(".")[:3]), len(rooms)) <= own, (name, other)
 
 
+def test_what_makes_a_training_private_reads_no_data_and_no_model() -> None:
+    """So that whoever checks the guarantee reads the files that it rests on, and no reader of tables or base models."""
+    found, waiting = set[str](), ["callbacks.differential_privacy"]
+    while waiting:
+        name = waiting.pop()
+        if name in modules() and name not in found:
+            found.add(name)
+            waiting += imported(name)
+    assert {".".join(name.split(".")[:2]) for name in found if name.startswith(("datamodules.", "doppel."))} == {
+        *("datamodules.batches", "datamodules.private_data", "doppel.compressed", "doppel.console", "doppel.errors"),
+        *("doppel.files", "doppel.gradients", "doppel.privacy", "doppel.settings"),
+    }
+
+
 def test_a_circle_is_found() -> None:
     graph: dict[str, set[str]] = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set(), "e": {"a"}}
     assert circles(graph) == {("a", "b", "c")}

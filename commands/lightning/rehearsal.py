@@ -97,8 +97,8 @@ class _Rehearsal(DoppelCLI):
         privacy = self._get(self.config_init, "privacy")
         reasons = []
         if privacy is not None and self.trains:
-            is_frozen = self.model.arguments.get("lora") is not None
-            reasons = refusals_of_settings(trainer, self.datamodule, is_frozen)
+            is_lora = self.model.arguments.get("lora") is not None
+            reasons = refusals_of_settings(trainer, self.datamodule, is_lora)
             reasons += refusals_of_bands(trainer, built) if privacy.bands != 1 else []
         if reasons:
             raise UserError("a private run refuses this configuration: " + "; ".join(reasons))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -48,6 +48,8 @@ class LogicalBatchModule(LightningModule):
     not_private_because: ClassVar[str | None] = None
     #: Whether CUDA graphs compute its micro-batches; ``auto`` asks for losses without a choice on the host.
     cuda_graphs: CudaGraphs = "off"
+    #: Whether it trains LoRA weights of float32 alone, so that ``bf16-true`` is for those that are frozen.
+    trains_lora_alone: bool = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -149,6 +151,10 @@ class LogicalBatchModule(LightningModule):
     def left_out(self) -> frozenset[str]:
         """Return the entries of ``state_dict`` that no checkpoint holds, for they are not trained and lie elsewhere."""
         return frozenset()
+
+    def fingerprints(self) -> Mapping[str, str]:
+        """Return the SHA-256 of entries of ``state_dict``, as they are now, for which it need not be computed again."""
+        return {}
 
     def weights_digest(self) -> str:
         """Return the SHA-256 of all weights, by which samples know what made them."""

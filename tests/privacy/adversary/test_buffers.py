@@ -228,3 +228,24 @@ def test_made_up_rows_tell_that_a_trained_weight_is_written_to(tmp_path: Path) -
 
     refused(tmp_path, WithRows(), "a made-up row .* changes the trained parameter 'head.bias'")
     assert spent_steps(tmp_path) == 0
+
+
+class HasABase(Checked):
+    """Calls a layer of its own ``base``, as language models here call the frozen weights below their LoRA."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = nn.Linear(WIDTH, WIDTH)
+
+    def losses(self, batch: UnitBatch) -> Tensor:
+        inputs_BD, labels_B = batch.rows
+        return nn.functional.cross_entropy(self.head(self.base(inputs_BD)), labels_B, reduction="none")
+
+
+def test_a_layer_that_is_called_base_is_trained_like_any_other_and_is_no_excuse_for_half_precision(
+    tmp_path: Path,
+) -> None:
+    assert train(tmp_path / "run", HasABase()).global_step == 6
+    with pytest.raises(UserError, match="precision bf16-true sums gradients and noise in half precision"):
+        train(tmp_path / "half", HasABase(), precision="bf16-true")
+    assert not (tmp_path / "half" / "ledger.jsonl").exists()
