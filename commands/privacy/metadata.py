@@ -16,7 +16,7 @@ from datamodules.reading.unit_names import NameRule
 from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
 from doppel.files import try_folder
-from doppel.privacy.gdp import mu_of
+from doppel.privacy.accounting import mu_of
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.release import declare
 from doppel.privacy.spec import PrivacyArguments, default_delta, note_on_delta

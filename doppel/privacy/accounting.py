@@ -197,6 +197,19 @@ def plain_mu_squared(mechanisms: Iterable[DPMechanism]) -> float | None:
     return sum(count / event.noise_multiplier**2 for event, count in parts)
 
 
+def mu_of(epsilon: float, delta: float) -> float:
+    """Return the largest μ whose mechanisms are (ε, δ)-DP, exactly (Balle and Wang, 2018).
+
+    Raises:
+        CalibrationError: ε is not positive, or δ is not in (0, 1).
+    """
+    if not (0.0 < epsilon < math.inf and 0.0 < delta < 1.0):
+        raise CalibrationError(f"epsilon is {epsilon} and delta {delta}: give an epsilon above 0 and a delta in (0, 1)")
+    from dp_accounting import get_sigma_gaussian
+
+    return (1 - 1e-10) / get_sigma_gaussian(epsilon, delta)  # so that no accountant finds more than epsilon
+
+
 @functools.lru_cache(maxsize=4096)  # the runs of one setting need one accounting between them
 def _epsilon(steps: tuple[tuple[Any, int], ...], delta: float, accountant: Accountant) -> float:
     from dp_accounting import ComposedDpEvent, GaussianDpEvent, SelfComposedDpEvent, get_epsilon_gaussian

@@ -25,19 +25,6 @@ if TYPE_CHECKING:
 _GRID = 2**40
 
 
-def mu_of(epsilon: float, delta: float) -> float:
-    """Return the largest μ whose mechanisms are (ε, δ)-DP, exactly (Balle and Wang, 2018).
-
-    Raises:
-        CalibrationError: ε is not positive, or δ is not in (0, 1).
-    """
-    if not (0.0 < epsilon < math.inf and 0.0 < delta < 1.0):
-        raise CalibrationError(f"epsilon is {epsilon} and delta {delta}: give an epsilon above 0 and a delta in (0, 1)")
-    from dp_accounting import get_sigma_gaussian
-
-    return (1 - 1e-10) / get_sigma_gaussian(epsilon, delta)  # so that no accountant finds more than epsilon
-
-
 def epsilon_of_choice(mu: float) -> float:
     """Return ε of an exponential mechanism (:func:`choose`) that is μ-GDP: 2 logit(Φ(μ/2)).
 

@@ -16,6 +16,7 @@ from doppel.privacy.accounting import (
     calibrate_noise_multiplier,
     check_terms,
     compute_epsilon,
+    mu_of,
     plain_mu_squared,
     poisson_rate,
 )
@@ -109,8 +110,6 @@ def calibrate(
     of_own, of_known = plain_mu_squared(own), plain_mu_squared(known)
     is_training = any(one.kind in TRAININGS for one in own)  # whose noise stays as it was begun with
     if budget.accountant == "pld" and not is_training and of_own is not None and of_known is not None:
-        from doppel.privacy.gdp import mu_of
-
         left = mu_of(budget.target_epsilon, budget.delta) ** 2 - of_known
         if left > 0 and budget.allows([*known, *unknown(sigma := math.sqrt(of_own / left))]):
             return sigma

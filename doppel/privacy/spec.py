@@ -16,6 +16,7 @@ from doppel.privacy.accounting import (
     CalibrationError,
     Mechanism,
     default_delta,
+    mu_of,
     poisson_rate,
 )
 from doppel.privacy.bands import CHOICES, GAIN, relative_rmse
@@ -196,8 +197,6 @@ class PrivacyArguments:
 
     def _noise_of(self, share: float, num_units: int) -> float:
         """Noise of a Gaussian release that takes a share of μ²."""
-        from doppel.privacy.gdp import mu_of
-
         return 1.0 / (math.sqrt(share) * mu_of(self.target_epsilon, self._delta(num_units)))
 
     def _delta(self, num_units: int) -> float:

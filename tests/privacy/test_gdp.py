@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from scipy.special import expit, ndtr, ndtri
 from scipy.stats import chisquare
 
-from doppel.privacy.accounting import CalibrationError, Mechanism, compute_epsilon
-from doppel.privacy.gdp import GaussianBudget, choose, epsilon_of_choice, mu_of, mu_of_choice
+from doppel.privacy.accounting import CalibrationError, Mechanism, compute_epsilon, mu_of
+from doppel.privacy.gdp import GaussianBudget, choose, epsilon_of_choice, mu_of_choice
 from doppel.privacy.secret import Secret
 
 #: N of OpenReview, PubMed and Yelp, and σ of ten releases at ε = 1, 2 and 4.

@@ -22,7 +22,7 @@ from doppel.evolution.generators import answers
 from doppel.evolution.votes import NearestNeighbourHistogram, NoisyVotes
 from doppel.grammar import generate
 from doppel.privacy import ledger as ledger_module
-from doppel.privacy.gdp import mu_of
+from doppel.privacy.accounting import mu_of
 from doppel.privacy.ledger import Ledger
 from tests.evolution.openai_server import serve
 from tests.evolving import SECRET, call, everything, released, samples, spent, words_alone, write_private, write_rows

@@ -18,8 +18,7 @@ from dp_accounting.pld import PLDAccountant
 import cli
 from commands.run_folder import ownership
 from doppel.console.ledger import FILE_NAME
-from doppel.privacy.accounting import Mechanism, compute_epsilon
-from doppel.privacy.gdp import mu_of
+from doppel.privacy.accounting import Mechanism, compute_epsilon, mu_of
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.spec import plan
 from doppel.tables.mixture import Mixture

@@ -25,7 +25,7 @@ from commands.run import launch
 from commands.run.execution.slurm import load_site
 from commands.run.experiment.experiment import load
 from commands.run_folder.run_folder import RunFolder
-from doppel.privacy.gdp import mu_of
+from doppel.privacy.accounting import mu_of
 from doppel.privacy.ledger import Ledger
 from doppel.tables.mixture import Mixture
 

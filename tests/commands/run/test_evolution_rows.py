@@ -21,7 +21,7 @@ from commands.run_folder.systems import system
 from doppel.errors import UserError
 from doppel.evolution.evolve import evolve
 from doppel.privacy import ledger as ledger_module
-from doppel.privacy.gdp import mu_of
+from doppel.privacy.accounting import mu_of
 from doppel.privacy.ledger import Ledger
 from doppel.tables.mixture import Mixture
 from tests.evolving import SECRET, call, everything, make_run, spent, write_private
