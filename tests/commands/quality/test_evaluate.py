@@ -14,6 +14,7 @@ from commands.quality import judges
 from commands.run_folder.places import ROOT
 from doppel.console.command import call
 from doppel.errors import DataError, UserError
+from doppel.metrics import next_token
 from tests.stopped_reads import Reads
 
 KEYS = {
@@ -121,6 +122,30 @@ def test_a_stopped_evaluation_goes_on_with_what_its_judges_have_read(
     Reads(monkeypatch).are_kept(undisturbed, stopped, 5)
     assert [list(out.parent.iterdir()) for out in outs] == [[out] for out in outs]
     assert outs[0].read_bytes() == outs[1].read_bytes() and json.loads(outs[0].read_text())["mauve_own_base"]
+
+
+def test_a_stopped_evaluation_trains_no_model_of_the_next_token_again(
+    files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained, most = list[tuple[str, ...]](), 1
+
+    def accuracy(taught: list[str], *_: object) -> float:
+        if len(trained) == most:
+            raise SystemExit(75)
+        trained.append(tuple(taught))
+        return len(trained) / 7
+
+    monkeypatch.setattr(next_token, "next_token_accuracy", accuracy)
+    out = tmp_path / "new" / "evaluation.json"
+    words = ("--synthetic", files["two_stage"], "--reference", files["reference"], "--no-mauve", "--out", str(out))
+    with pytest.raises(SystemExit):
+        run(*words, "--next-token-epochs", "1")
+    most = 9
+    run(*words, "--next-token-epochs", "1")
+    assert len(trained) == len(set(trained)) == 3 and list(out.parent.iterdir()) == [out]
+    values = json.loads(out.read_text())
+    names = ("next_token_accuracy", "human_next_token_accuracy", "next_token_accuracy_untrained")
+    assert [values[name] for name in names] == [1 / 7, 2 / 7, 3 / 7]
 
 
 def test_one_stage_file_has_no_tree_metrics(
