@@ -26,9 +26,8 @@ from doppel.files import write_text
 #: Rough seconds of the kinds, from which the time left is guessed.
 _WEIGHTS = {"fit": 4.0, "predict": 3.0, "metrics": 3.0, "tool": 0.5}
 _WHAT = {"fit": "training", "predict": "sampling", "metrics": "comparing", "tool": "a moment"}
-#: What takes less memory, and what asks a cluster for more.
+#: What takes less memory.
 _LESS = {"fit": "data.max_tokens_per_micro_batch", "predict": "sampling.max_rows"}
-_MEMORY = {"fit": "fit_mem", "predict": "predict_mem", "metrics": "tool_mem", "tool": "tool_mem"}
 _WHAT_OF = {"resample": "counting and drawing", "attributes": "counting and drawing", "evolve": "writing and voting"}
 
 
@@ -82,7 +81,7 @@ def run_step(
     What the step has left is entered into the run's manifest before that
     (:func:`~commands.run_folder.manifest_writer.enter`), by this process alone, however many tasks the command had.
 
-    A fit goes on from the last checkpoint of its ``--run_dir``, if there is one.
+    A training goes on from the last checkpoint of its ``--run_dir``, if there is one.
 
     Args:
         kind: Of the step.
@@ -98,7 +97,8 @@ def run_step(
     """
     if mark is not None and mark.exists():
         return 0
-    words = [*command, "--ckpt_path", "last"] if begin(kind, command) else list(command)
+    begin(kind, command)
+    words = [*command, *(["--ckpt_path", "last"] if kind == "fit" else [])]
     sys.stdout.flush()
     start = time.time()
     before = signal.getsignal(signal.SIGTERM)
@@ -139,20 +139,18 @@ def run_step(
     return 143 if is_stopped and status == 0 else status
 
 
-def begin(kind: str, words: Sequence[str]) -> bool:
-    """Whether a command goes on from a checkpoint, which is said.
+def begin(kind: str, words: Sequence[str]) -> None:
+    """Say whether a training goes on from a checkpoint.
 
     Raises:
-        UserError: It is a training that has failed twice at the same place.
+        UserError: It has failed twice at the same place.
     """
     if kind != "fit":
-        return False
+        return
     FailedStarts(words).begin()
     stage = Path(words[words.index("--run_dir") + 1])
-    is_resumed = last_checkpoint(stage) is not None
-    if is_resumed:
+    if last_checkpoint(stage) is not None:
         say(f"   resuming from {stage.name}/checkpoints/last.ckpt")
-    return is_resumed
 
 
 def end(kind: str, mark: Path | None, words: Sequence[str], status: int, seconds: int) -> int:
@@ -173,7 +171,11 @@ def end(kind: str, mark: Path | None, words: Sequence[str], status: int, seconds
 def _tell_killed(kind: str) -> None:
     """Say what helps where a system kills, which it does where memory runs out."""
     less = f", or give a smaller {_LESS[kind]}" if kind in _LESS else ""
-    more = "free some" if "SLURM_JOB_ID" not in os.environ else f"ask for more (--slurm {_MEMORY[kind]}=64G)"
+    more = (
+        "free some"
+        if "SLURM_JOB_ID" not in os.environ
+        else f"ask for more (--slurm {kind if kind in _LESS else 'tool'}_mem=64G)"
+    )
     say(f"error: killed, as a system does where memory runs out: {more}{less}", is_error=True)
 
 
