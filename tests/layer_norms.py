@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from doppel.privacy.clipping.arithmetic import HIGHER, UNIT
-from doppel.privacy.clipping.groups import Constants, Grams, LayerInput
+from doppel.privacy.clipping.groups import Grams, LayerInput
 
 
 def read_by(rule: Any, A: Tensor, G: Tensor) -> LayerInput:
@@ -18,7 +18,7 @@ def read_by(rule: Any, A: Tensor, G: Tensor) -> LayerInput:
 
 def by_grams(A: Tensor, G: Tensor) -> Tensor:
     """‖GᵀA‖² of each unit by Gram matrices, what rounding may hide, and the square of what it may add, [3, U]."""
-    grams = Grams(A.shape[1], 1, len(A), G, Constants())
+    grams = Grams(A.shape[1], 1, len(A), G, torch.tensor)
     grams.add(read_by(None, A, G), G)
     squares, room, longer = grams.norms()
     return torch.stack([squares, room * HIGHER * UNIT, longer * UNIT**2])

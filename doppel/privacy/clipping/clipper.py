@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from doppel.privacy.clipping.arithmetic import HIGHER, UNIT, Norms, unit_of, wide_dtype
-from doppel.privacy.clipping.groups import Constants, add_products, groups_by_shape
+from doppel.privacy.clipping.groups import add_products, groups_by_shape
 from doppel.privacy.clipping.held_weights import HeldWeights
 from doppel.privacy.clipping.linear import LinearRule
 from doppel.privacy.clipping.observer import ModelObserver, reentrant_checkpoint_error
@@ -97,7 +97,7 @@ class PerSampleClipper:
         self._num_grams = sum(rule.trains_weight and not rule.is_formed for rule in linear)
         of_linear = {id(p): p for rule in linear for p in (rule.weight, rule.bias) if p is not None}
         self._weights = HeldWeights(list(of_linear.values()))
-        self._constants, self._start = Constants(), torch.zeros((), requires_grad=True)
+        self._start = torch.zeros((), requires_grad=True)
         self._num_nonfinite: Tensor | None = None
         self._capture: Capture | None = None
         self._is_active = self._is_closed = self._is_audited = self._is_step = False
@@ -135,7 +135,7 @@ class PerSampleClipper:
     def close(self) -> None:
         """Free all buffers; the clipper cannot be used afterwards."""
         self._reset()
-        self._weights, self._constants = HeldWeights([]), Constants()
+        self._weights = HeldWeights([])
         self._is_closed = True
 
     # -------------------------------------------------------------------------------- capture
@@ -162,7 +162,7 @@ class PerSampleClipper:
         if not self._is_step:
             self._weights.forget()
         capture = self._capture = Capture(
-            num_units, rows_per_unit, self._formed, self._num_grams, self._constants, self._weights, self._start
+            num_units, rows_per_unit, self._formed, self._num_grams, self._weights, self._start
         )
         with ExitStack() as stack:
             stack.callback(self._leave)

@@ -40,19 +40,6 @@ def part_size(bytes_of_one: int, num: int, is_cuda: bool) -> int:
     return max(1, min(num, (BUDGET if is_cuda else BUDGET_CPU) // max(bytes_of_one, 1)))
 
 
-class Constants:
-    """Small tensors of public numbers, made once: a copy to a GPU would wait, and cannot be part of a CUDA graph."""
-
-    def __init__(self) -> None:
-        self._made: dict[object, Tensor] = {}
-
-    def of(self, values: tuple[Any, ...], device: torch.device) -> Tensor:
-        """Return the numbers as a tensor."""
-        if (values, device) not in self._made:
-            self._made[values, device] = torch.tensor(values, device=device)
-        return self._made[values, device]
-
-
 class Reader(Protocol):
     """The rule of a layer whose weight's gradient is a product."""
 
@@ -181,14 +168,14 @@ class Grams:
         num: How many layers there may be.
         num_units: Units U.
         like: An operand.
-        constants: Index tensors of earlier captures.
+        constant: ``torch.tensor``, cached: a copy to a GPU would wait, and cannot be part of a CUDA graph.
     """
 
-    def __init__(self, n: int, num: int, num_units: int, like: Tensor, constants: Constants) -> None:
+    def __init__(self, n: int, num: int, num_units: int, like: Tensor, constant: Callable[..., Tensor]) -> None:
         wide = wide_dtype(like.dtype)
         bytes_of_one = 2 * num_units * n * n * wide.itemsize
         self._shape = (part_size(bytes_of_one, num, like.is_cuda), num_units, n, n)
-        self._wide, self._operand, self._constants = wide, like.dtype, constants
+        self._wide, self._operand, self._constant = wide, like.dtype, constant
         self._piece = PIECE if like.dtype is torch.float32 and not like.is_cuda else 2**40
         self._buffer: Tensor | None = None  # [2, L, U, n, n], of A and of G
         self._places: tuple[Tensor, ...] = ()
@@ -231,7 +218,7 @@ class Grams:
         both, num = self._buffer, len(self._index)
         if not self._num_inputs == num == self._shape[0]:
             index = (*self._index, *range(self._shape[0], self._shape[0] + num))
-            both = both.flatten(0, 1).index_select(0, self._constants.of(index, both.device)).unflatten(0, (2, num))
+            both = both.flatten(0, 1).index_select(0, self._constant(index, device=both.device)).unflatten(0, (2, num))
         length = lengths(both)
         products, reach, of_other = both.prod(0), length.prod(0), length.flip(0)
         self._squares.append(products.sum((0, 2, 3), dtype=torch.float64))
@@ -248,7 +235,7 @@ class Grams:
             self._end_part()
         self._buffer, self._places = None, ()
         terms, reaches = (x[0] if len(x) == 1 else torch.cat(x, -2) for x in (self._terms, self._reaches))
-        weights = self._constants.of(tuple(zip(*self._weights, strict=True)), terms.device)  # [terms, L, 1]
+        weights = self._constant(tuple(zip(*self._weights, strict=True)), device=terms.device)  # [terms, L, 1]
         room = (terms * weights).sum((0, 1), dtype=torch.float64)
         longer = in_units(reaches.square_().sum(0, dtype=torch.float64), self._wide)
         if self._operand is not self._wide:

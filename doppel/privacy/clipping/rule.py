@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from doppel.errors import UserError
 from doppel.privacy.clipping.arithmetic import Norms
-from doppel.privacy.clipping.groups import Constants, FormedGradients, Grams, LayerInput, Reader
+from doppel.privacy.clipping.groups import FormedGradients, Grams, LayerInput, Reader
 from doppel.privacy.clipping.held_weights import HeldWeights
 
 
@@ -167,7 +167,6 @@ class Capture:
         rows_per_unit: Rows of every unit; they are clipped together.
         formed: Where units' gradients are formed side by side, by the id of a parameter.
         num_grams: Layers that may have Gram matrices.
-        constants: Index tensors of earlier captures.
         weights: Of layers that multiply.
         start: A number that requires a gradient: leaf of the graph where an input does not.
     """
@@ -178,7 +177,6 @@ class Capture:
         rows_per_unit: int,
         formed: dict[int, FormedGradients],
         num_grams: int,
-        constants: Constants,
         weights: HeldWeights,
         start: Tensor,
     ) -> None:
@@ -190,7 +188,7 @@ class Capture:
         self.grams: dict[object, Grams] = {}
         self.inputs: list[LayerInput] = []
         self.observed: set[LayerRule] = set()
-        self._formed, self._num_grams, self._constants = formed, num_grams, constants
+        self._formed, self._num_grams = formed, num_grams
         self._last: tuple[Tensor, int, Tensor, LayerInput] | None = None
 
     # -------------------------------------------------------------------------------- forward
@@ -245,7 +243,7 @@ class Capture:
         """Keep the factors of a weight's gradient, and form their Gram matrices."""
         key = G.shape[1], G.dtype
         if key not in self.grams:
-            self.grams[key] = Grams(G.shape[1], self._num_grams, self.num_units, G, self._constants)
+            self.grams[key] = Grams(G.shape[1], self._num_grams, self.num_units, G)
         self.grams[key].add(shared, G)
         if not shared.readers:
             self.inputs.append(shared)
