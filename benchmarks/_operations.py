@@ -53,7 +53,7 @@ def operations(
 ) -> Operations:
     """Count a micro-batch, ordinary or clipped, whose gradients are added to those that are there."""
     found = Operations()
-    with patch.multiple(groups, PIECE=2**40, BUDGET_CPU=groups.BUDGET, SMALL_CPU=groups.SMALL):
+    with patch.multiple(groups, PIECE=2**40, BUDGET_CPU=groups.BUDGET):
         _count(found, subject, losses, clipper)
     return found
 

@@ -11,9 +11,9 @@ from doppel.privacy.clipping.arithmetic import HIGHER, UNIT
 from doppel.privacy.clipping.groups import Grams, LayerInput
 
 
-def read_by(rule: Any, A: Tensor, G: Tensor) -> LayerInput:
-    """A layer's input [U, n, d] and output gradient [U, n, p]."""
-    return LayerInput(A, A.flatten(0, 1), [(rule, G, G.flatten(0, 1))])
+def read_by(weight: Any, A: Tensor, G: Tensor) -> LayerInput:
+    """Input [U, n, d] and output gradient [U, n, p] of a layer with this weight."""
+    return LayerInput(A, A.flatten(0, 1), [(weight, False, G, G.flatten(0, 1))])
 
 
 def by_grams(A: Tensor, G: Tensor) -> Tensor:

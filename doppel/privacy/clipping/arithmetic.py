@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,6 @@ Norms = tuple[Tensor, Tensor | None, Tensor | None]
 UNIT = 2.0**-24
 
 _HALF = (torch.float16, torch.bfloat16)
-_PART = 256
 #: Bounds on rounding are sums of first order. Those of higher order are d·u times as large: below 2⁻⁸ for 65,000 terms.
 HIGHER = 1 + 2.0**-6
 
@@ -137,26 +136,6 @@ def inner(left: Tensor, right: Tensor) -> Tensor:
     return (left * right).sum((1, 2), dtype=torch.float64)
 
 
-def squares_of(part: Tensor) -> Tensor:
-    """Return the squared norm of each unit's vectors together, in float64: [L, U, P] → [U].
-
-    Sums of 256 squares are formed in the wide dtype and added in float64. In any order, and with their root and its
-    square, they lose at most 272 units of rounding of their sum; nothing cancels.
-    """
-    rest = part.shape[2] % _PART
-    whole = part[:, :, : part.shape[2] - rest] if rest else part
-    pieces = [whole.unflatten(2, (-1, _PART))] if whole.shape[2] else []
-    pieces += [part[:, :, -rest:].unsqueeze(2)] if rest else []
-    squares = [torch.linalg.vector_norm(x, dim=3).square_().sum((0, 2), dtype=torch.float64) for x in pieces]
-    return squares[0] if len(squares) == 1 else squares[0] + squares[1]
-
-
-def formed_norm(gradients: Iterable[Tensor]) -> Tensor:
-    """Return the squared norm of each unit's formed gradient, in float64: [U, P] each → [U]."""
-    wide = (gradient.to(wide_dtype(gradient.dtype)) for gradient in gradients)
-    return torch.stack([squares_of(gradient.unsqueeze(0)) for gradient in wide]).sum(0)
-
-
 def centre_operands(A: Tensor, G: Tensor, factors: Tensor, scale: float, bound: float) -> tuple[Tensor, Tensor, float]:
     """Scale float16 operands, A' and G' as [U·n, d] and [U·n, p]: scale' G'ᵀA' is scale · Σᵢ factorsᵢ GᵢᵀAᵢ.
 
@@ -194,15 +173,10 @@ def gradient_of(parameter: nn.Parameter) -> Tensor:
     return parameter.grad
 
 
-def add_to_grad(parameter: nn.Parameter, value: Tensor, scale: float) -> None:
-    """Add ``scale · value`` to ``parameter.grad``."""
-    gradient_of(parameter).add_(value.reshape(parameter.shape).to(parameter.dtype), alpha=scale)
-
-
 def add_product_to_grad(parameter: nn.Parameter, left: Tensor, right: Tensor, scale: float) -> None:
     """Add ``scale · left @ right`` to ``parameter.grad``, inside the GEMM where the dtypes allow it."""
     grad = gradient_of(parameter)
     if grad.dtype is left.dtype and left.dtype not in _HALF:
         grad.addmm_(left, right, alpha=scale)
     else:
-        add_to_grad(parameter, matmul(left, right), scale)
+        grad.add_(matmul(left, right).to(grad.dtype), alpha=scale)

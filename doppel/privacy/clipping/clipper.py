@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -13,12 +14,15 @@ import torch
 from torch import Tensor, nn
 
 from doppel.privacy.clipping.arithmetic import HIGHER, UNIT, Norms, unit_of, wide_dtype
-from doppel.privacy.clipping.groups import add_products, groups_by_shape
+from doppel.privacy.clipping.formed import FormedGradients
+from doppel.privacy.clipping.functional import FunctionalRule
+from doppel.privacy.clipping.groups import add_products
 from doppel.privacy.clipping.held_weights import HeldWeights
 from doppel.privacy.clipping.linear import LinearRule
-from doppel.privacy.clipping.observer import ModelObserver, reentrant_checkpoint_error
+from doppel.privacy.clipping.parameter_use import ParameterUseAudit
+from doppel.privacy.clipping.refusals import UnsupportedLayerError
 from doppel.privacy.clipping.registry import build_rules
-from doppel.privacy.clipping.rule import Capture, KeepingRule, ObservedLayer, UnsupportedLayerError
+from doppel.privacy.clipping.rule import Capture, ObservedLayer, reentrant_checkpoint_error
 
 
 class PerSampleClipper:
@@ -89,15 +93,12 @@ class PerSampleClipper:
         self._tables: list[dict[str, Any]] = [x for m in self._modules for x in (m._modules, m._parameters)]
         self._structure = self._found_structure()
         self.rules = build_rules(model)
-        self._observer = ModelObserver(self.rules)
-        self._keeping = [rule for rule in self.rules if isinstance(rule, KeepingRule)]
-        self._formed = groups_by_shape([p for _, p in self._parameters])
-        self._groups = list({id(group): group for group in self._formed.values()}.values())
+        self._formed = FormedGradients([p for rule in self.rules for p in rule.formed_parameters])
         linear = [rule for rule in self.rules if isinstance(rule, LinearRule)]
         self._num_grams = sum(rule.trains_weight and not rule.is_formed for rule in linear)
         of_linear = {id(p): p for rule in linear for p in (rule.weight, rule.bias) if p is not None}
         self._weights = HeldWeights(list(of_linear.values()))
-        self._start = torch.zeros((), requires_grad=True)
+        self._constant = functools.cache(torch.tensor)
         self._num_nonfinite: Tensor | None = None
         self._capture: Capture | None = None
         self._is_active = self._is_closed = self._is_audited = self._is_step = False
@@ -113,10 +114,13 @@ class PerSampleClipper:
     @property
     def num_bytes_kept(self) -> int:
         """Bytes of units' gradients, and of factors of them, that are held between backward pass and clipped sum."""
-        inputs = () if self._capture is None else self._capture.inputs
-        tensors = [x for shared in inputs for x in (shared.A, *(G for _, G, _ in shared.readers)) if x is not None]
-        tensors += [x for rule in self._keeping for x in rule.kept.values()]
-        return sum(x.nbytes for x in {id(x): x for x in tensors}.values()) + sum(x.num_bytes for x in self._groups)
+        if self._capture is None:
+            return 0
+        tensors = [x for kept in self._capture.kept for x in kept.tensors]
+        for shared in self._capture.inputs:
+            tensors += [x for x in (shared.A, *(G for _, _, G, _ in shared.readers)) if x is not None]
+        tensors += [part.gradients for part in self._formed.parts if part.gradients is not None]
+        return sum(x.nbytes for x in {id(x): x for x in tensors}.values())
 
     def begin_step(self) -> None:
         """Make copies of weights in half precision once from here on, until :meth:`end_step`: weights must not change.
@@ -124,7 +128,6 @@ class PerSampleClipper:
         Otherwise each capture makes them. Copies of an earlier step are made anew at once, in their place, so that a
         recorded capture, which runs nothing on the host, reads those of this step.
         """
-        self._weights.forget()
         self._weights.renew()
         self._is_step = True
 
@@ -135,7 +138,7 @@ class PerSampleClipper:
     def close(self) -> None:
         """Free all buffers; the clipper cannot be used afterwards."""
         self._reset()
-        self._weights = HeldWeights([])
+        self._weights, self._constant = HeldWeights([]), functools.cache(torch.tensor)
         self._is_closed = True
 
     # -------------------------------------------------------------------------------- capture
@@ -162,26 +165,32 @@ class PerSampleClipper:
         if not self._is_step:
             self._weights.forget()
         capture = self._capture = Capture(
-            num_units, rows_per_unit, self._formed, self._num_grams, self._weights, self._start
+            num_units, rows_per_unit, self._formed, self._weights, self._num_grams, self._constant
         )
-        with ExitStack() as stack:
-            stack.callback(self._leave)
-            self._is_active = True
+        self._is_active = True
+        try:
             for _, parameter in self._parameters:
                 parameter.requires_grad_(False)
-            self._observer.attach(stack, capture, audited=[] if self._is_audited else self._parameters)
-            try:
+            with capture.observing(self.rules, None if self._is_audited else self._audit()):
                 yield self
-            except BaseException as error:
-                self._reset()
-                if isinstance(error, RuntimeError) and _is_in_place_error(error):
-                    raise UnsupportedLayerError(
-                        "the input or the output of a trainable layer was changed in place, so its gradient cannot be "
-                        "seen: use the out-of-place operation (such as ReLU(inplace=False)), or train LoRA (model.lora)"
-                    ) from error
-                raise
-        capture.end_forward()
+        except BaseException as error:
+            self._reset()
+            if isinstance(error, RuntimeError) and _is_in_place_error(error):
+                raise UnsupportedLayerError(
+                    "the input or the output of a trainable layer was changed in place, so its gradient cannot be "
+                    "seen: use the out-of-place operation (such as ReLU(inplace=False)), or train LoRA (model.lora)"
+                ) from error
+            raise
+        finally:
+            self._is_active = False
+            for _, parameter in self._parameters:
+                parameter.requires_grad_(True)
         self._is_audited |= bool(capture.started)
+
+    def _audit(self) -> ParameterUseAudit:
+        owners = {id(rule.module): frozenset(map(id, rule.trained_parameters)) for rule in self.rules}
+        followed = frozenset(id(rule.module) for rule in self.rules if isinstance(rule, FunctionalRule))
+        return ParameterUseAudit(self._parameters, owners, followed)
 
     def _check_ready(self) -> None:
         if self._is_closed:
@@ -198,19 +207,10 @@ class PerSampleClipper:
         held = chain.from_iterable(table.values() for table in self._tables)
         return list(map(id, held)), [p.requires_grad for p in self._all_parameters]
 
-    def _leave(self) -> None:
-        self._is_active = False
-        for _, parameter in self._parameters:
-            parameter.requires_grad_(True)
-
     def _reset(self) -> None:
         if self._capture is not None:
             self._capture.close()
             self._capture = None
-        for group in self._groups:
-            group.clear()
-        for rule in self._keeping:
-            rule.clear()
 
     # -------------------------------------------------------------------------------- clipped sum
     @torch.no_grad()
@@ -255,13 +255,8 @@ class PerSampleClipper:
         """Norm of each unit [U]: as computed, and a bound that the true one does not exceed; None without any."""
         wide = wide_dtype(self._parameters[0][1].dtype)
         found: list[Norms] = [grams.norms() for grams in capture.grams.values()]
-        formed = [group.squares() for group in self._groups if group.parameters]
-        if formed:
-            found.append((torch.stack(formed).sum(0), None, None))
-        found += [rule.norms() for rule in self._keeping if rule in capture.observed]
-        readers = [(rule, shared.A, G) for shared in capture.inputs for rule, G, _ in shared.readers]
-        cross = [norms for rule, A, G in readers if A is not None and (norms := rule.cross_term(A, G)) is not None]
-        found += [*cross, *cross]  # 2⟨·, ·⟩
+        found += [(part.squares(), None, None) for part in self._formed.parts]
+        found += [norms for kept in capture.kept for norms in kept.norms()]
         if not found:
             return None
         squares, room, longer = (_sum(x) for x in zip(*found, strict=True))
@@ -275,8 +270,8 @@ class PerSampleClipper:
     def _add_clipped(
         self, capture: Capture, safe_norms: Tensor, scale: float, on_ready: Callable[[nn.Parameter], None] | None
     ) -> None:
-        dtypes = {safe_norms.dtype, *(group.dtype for group in self._groups if group.parameters)}
-        dtypes.update(x.A.dtype for x in capture.inputs if x.A is not None)
+        dtypes = {safe_norms.dtype, *(x.A.dtype for x in capture.inputs if x.A is not None)}
+        dtypes.update(p.dtype for part in self._formed.parts for p in part.parameters)
         margin = 2.0**-10 if torch.float16 in dtypes else 152.0 * max(unit_of(wide_dtype(x)) for x in dtypes)
         factors = (self.max_grad_norm / (1.0 + margin) / safe_norms).clamp_(max=1.0)
         nonfinite = safe_norms.lt(math.inf).logical_not_()
@@ -285,29 +280,25 @@ class PerSampleClipper:
         self._num_nonfinite += nonfinite.sum()
         factors.masked_fill_(nonfinite, 0.0)
         erased = nonfinite if may_be_any(nonfinite) else None  # 0 · nan is nan
-        keeping = [rule for rule in self._keeping[::-1] if rule in capture.observed]
         added = _ignore if on_ready is None else self._counted(capture, on_ready)
         weights = factors if scale == 1.0 else factors * scale
-        for group in self._groups:
-            if erased is not None:
-                group.erase(erased)
-            group.add(weights)
-            for parameter in group.parameters:
+        for part in self._formed.parts:
+            reached = part.reached
+            part.add(weights, erased)
+            for parameter in reached:
                 added(parameter)
         add_products(capture.inputs, factors, scale, self._bound, erased, added)
-        for rule in keeping:
-            if erased is not None:
-                rule.erase(erased)
-            rule.add_clipped(weights)
-            rule.clear()
-            for parameter in rule.trained_parameters:
+        while capture.kept:
+            kept = capture.kept.pop(0)
+            kept.add_clipped(weights, erased)
+            for parameter in kept.parameters:
                 added(parameter)
 
     def _counted(self, capture: Capture, on_ready: Callable[[nn.Parameter], None]) -> Callable[[nn.Parameter], None]:
         """Return what is called at each use of a parameter: of a tied weight, the last finishes it."""
-        users = Counter(id(p) for group in self._groups for p in group.parameters)
-        users.update(id(rule.weight) for shared in capture.inputs for rule, _, _ in shared.readers)
-        users.update(id(p) for rule in self._keeping if rule in capture.observed for p in rule.trained_parameters)
+        users = Counter(id(p) for part in self._formed.parts for p in part.reached)
+        users.update(id(weight) for shared in capture.inputs for weight, *_ in shared.readers)
+        users.update(id(p) for kept in capture.kept for p in kept.parameters)
 
         def added(parameter: nn.Parameter) -> None:
             users[id(parameter)] -= 1

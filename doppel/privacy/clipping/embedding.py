@@ -10,16 +10,18 @@ from torch.nn import functional as F
 
 from doppel.privacy.clipping.arithmetic import (
     Norms,
+    cross_inner,
     erase_units,
     gemm_operand,
     gradient_of,
     same_id_inner,
     wide_dtype,
 )
-from doppel.privacy.clipping.rule import Capture, KeepingRule, UnsupportedLayerError
+from doppel.privacy.clipping.refusals import UnsupportedLayerError
+from doppel.privacy.clipping.rule import Capture, Kept, LayerRule
 
 
-class EmbeddingRule(KeepingRule):
+class EmbeddingRule(LayerRule):
     """A unit's gradient is EᵀD, with one-hot rows E of its ids and output gradients D [n, d].
 
     ‖EᵀD‖² = Σ_{s,t} [id_s = id_t] (DDᵀ)_st: positions that share an id add up before they are squared. Ids
@@ -35,9 +37,12 @@ class EmbeddingRule(KeepingRule):
 
     def __init__(self, name: str, module: nn.Module) -> None:
         super().__init__(name, module)
-        self.clear()
         self.padding_idx: int | None = module.padding_idx  # type: ignore[assignment]
         self.scale = float(getattr(module, "embed_scale", 1.0))
+
+    @property
+    def formed_parameters(self) -> list[nn.Parameter]:
+        return []
 
     @classmethod
     def matches(cls, module: nn.Module) -> bool:
@@ -66,19 +71,28 @@ class EmbeddingRule(KeepingRule):
                 D = D * self.scale
             if self.padding_idx is not None:
                 D = D.masked_fill((ids == self.padding_idx).unsqueeze(-1), 0)
-            self.kept = {"ids": ids, "grads": D}
+            capture.kept.append(EmbeddingGradient(self.weight, ids, D, capture.tied))
         return (None,)
 
-    def norms(self) -> Norms:
-        return same_id_inner(self.kept["grads"], self.kept["ids"])
 
-    def erase(self, units: Tensor) -> None:
-        self.kept["grads"] = erase_units(self.kept["grads"], units)
+class EmbeddingGradient(Kept):
+    """EᵀD of each unit, from its ids [U, n] and gradients D [U, n, d]; and its inner product with a tied layer's."""
 
-    def add_clipped(self, weights: Tensor) -> None:
-        ids, D = self.kept["ids"], self.kept["grads"]  # in float32: here is no product to speed up by half precision
-        rows = D * weights.to(wide_dtype(D.dtype)).view(-1, 1, 1)
-        grad = gradient_of(self.weight)
+    def __init__(self, weight: nn.Parameter, ids: Tensor, D: Tensor, tied: dict[int, tuple[Tensor, Tensor]]) -> None:
+        self.parameters, self.tensors, self._tied = [weight], (ids, D), tied
+
+    def norms(self) -> list[Norms]:
+        ids, D = self.tensors
+        A, G = self._tied.pop(id(self.parameters[0]), (None, None))
+        if A is None or G is None:
+            return [same_id_inner(D, ids)]
+        cross = cross_inner(G.gather(2, ids.unsqueeze(1).expand(-1, G.shape[1], -1)), A.to(D.dtype), D)
+        return [same_id_inner(D, ids), cross, cross]  # 2⟨·, ·⟩
+
+    def add_clipped(self, weights: Tensor, erased: Tensor | None) -> None:
+        ids, D = self.tensors  # in float32: here is no product to speed up by half precision
+        rows = (D if erased is None else erase_units(D, erased)) * weights.to(wide_dtype(D.dtype)).view(-1, 1, 1)
+        grad = gradient_of(self.parameters[0])
         grad.index_add_(0, ids.flatten(), rows.flatten(0, 1).to(grad.dtype))
 
 

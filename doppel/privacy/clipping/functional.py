@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
@@ -15,9 +15,11 @@ from torch.func import functional_call, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from doppel.privacy.clipping.arithmetic import Norms, add_to_grad, erase_units, formed_norm, wide_dtype
+from doppel.privacy.clipping.arithmetic import Norms
 from doppel.privacy.clipping.embedding import refuse_flat_ids
-from doppel.privacy.clipping.rule import Capture, KeepingRule, UnsupportedLayerError, observed
+from doppel.privacy.clipping.formed import FormedPart
+from doppel.privacy.clipping.refusals import UnsupportedLayerError
+from doppel.privacy.clipping.rule import Capture, Kept, LayerRule, observed
 
 #: Numbers that the gradients of one block of units may have: 128 MiB in float32.
 BLOCK_NUMBERS = 2**25
@@ -26,20 +28,7 @@ _FAILURES = (RuntimeError, ValueError, TypeError, IndexError, AssertionError)
 _MAX_GUESSES = 16
 
 
-@dataclass
-class _Call:
-    """One call of a layer: its arguments as a flat tree, where tensors stand in it, outputs to compare, autocast."""
-
-    arguments: list[Any]
-    structure: Any
-    places: list[int]
-    outputs: list[Tensor]
-    autocast: tuple[str, torch.dtype, bool]
-    inputs: Sequence[Tensor] = ()
-    grads: Sequence[Tensor] | None = None
-
-
-class FunctionalRule(KeepingRule):
+class FunctionalRule(LayerRule):
     """A unit's gradient is formed: the layer is run again for each unit alone, and its output gradient pulled back.
 
     Works on whatever ``torch.func`` can map over units, where rows are the first dimension: convolutions, GroupNorm,
@@ -48,9 +37,9 @@ class FunctionalRule(KeepingRule):
 
     Formal guarantees:
         *The vector whose norm is taken is the vector that is clipped.* A sum of squares cannot cancel: its rounding is
-        bounded (:func:`.arithmetic.formed_norm`), whatever rounding did to the vector itself, in half precision too. A
-        vector that is formed again is scaled down where it came out longer than before. So ‖cᵢgᵢ‖ ≤ C as computed, for
-        any layer, any autocast and kernels that do not repeat themselves.
+        bounded (:meth:`.formed.FormedPart.squares`), whatever rounding did to the vector itself, in half precision too.
+        A vector that is formed again is scaled down where it came out longer than before. So ‖cᵢgᵢ‖ ≤ C as computed,
+        for any layer, any autocast and kernels that do not repeat themselves.
 
         *What is exact.* The outputs of all units alone are compared with those of the layer, the first time that its
         inputs have these forms. A layer that mixes rows or keeps a state gives others, and is refused by name. One that
@@ -66,31 +55,21 @@ class FunctionalRule(KeepingRule):
     min_dims = 1
 
     def __init__(self, name: str, module: nn.Module, owned: dict[str, nn.Parameter]) -> None:
-        self.name, self.module, self.plain_forward = name, module, module.forward
-        self._keys = {own: str(id(parameter)) for own, parameter in owned.items()}
-        self._owned = {str(id(parameter)): parameter for parameter in owned.values()}
-        self._num_units = self._num_rows = self._num_outputs = 1
-        self._compared: set[tuple[str, tuple[bool, ...]]] = set()  # arguments' structure, and which have rows
-        self.clear()
+        super().__init__(name, module)
+        self.keys = {own: str(id(parameter)) for own, parameter in owned.items()}
+        self.owned = {str(id(parameter)): parameter for parameter in owned.values()}
+        self.compared: set[tuple[str, tuple[bool, ...]]] = set()  # arguments' structure, and which have rows
 
     @property
     def trained_parameters(self) -> list[nn.Parameter]:
-        return list(self._owned.values())
+        return list(self.owned.values())
 
-    def clear(self) -> None:
-        super().clear()
-        self._call: _Call | None = None
-        self._squared: Tensor | None = None
-        self._has_rows: tuple[bool, ...] = ()
-        self._erased: Tensor | None = None
+    @property
+    def formed_parameters(self) -> list[nn.Parameter]:
+        return []
 
-    # -------------------------------------------------------------------------------- forward and backward
     def call(self, capture: Capture, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return self.watch(capture, args, kwargs, self.plain_forward(*args, **kwargs))
-
-    def watch(self, capture: Capture, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> Any:
-        """Return the output that the model goes on with, whose gradient is observed."""
-        leaves, structure = tree_flatten(output)
+        leaves, structure = tree_flatten(self.plain_forward(*args, **kwargs))
         floating = [place for place, leaf in enumerate(leaves) if _is_floating(leaf)]
         outputs = [_expand_rows(leaves[place], capture.num_rows) for place in floating]
         for own in outputs:
@@ -98,94 +77,140 @@ class FunctionalRule(KeepingRule):
                 refuse_flat_ids(self.name, own)
             self.check_rows(own, capture)
         if not outputs:
-            raise self._refusal(
+            raise self.refusal(
                 "has trained parameters, but its forward returns no tensor that a loss can depend on: return it, or "
                 "freeze the module"
             )
         arguments, structure_of_arguments = tree_flatten((args, kwargs))
         places = [place for place, x in enumerate(arguments) if isinstance(x, Tensor)]
         inputs = [arguments[place].detach() for place in places]
-        if torch._C._current_graph_task_id() == -1:  # else a checkpoint runs the call again, for its inputs alone
-            self._num_units, self._num_rows = capture.num_units, capture.num_rows
-            device = outputs[0].device.type
-            autocast = device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
-            others = [None if isinstance(x, Tensor) else x for x in arguments]
-            is_known = (str(structure_of_arguments), self._guesses(inputs)[0]) in self._compared
-            compared = [] if is_known else [x.detach() for x in outputs]
-            self._call = _Call(others, structure_of_arguments, places, compared, autocast)
-        self._num_outputs = len(outputs)
-        seen = observed(self, capture, capture.start, *outputs, *inputs)
+        device = outputs[0].device.type
+        call = FunctionalCall(
+            self,
+            arguments=[None if isinstance(x, Tensor) else x for x in arguments],
+            structure=structure_of_arguments,
+            places=places,
+            num_units=capture.num_units,
+            num_rows=capture.num_rows,
+            autocast=(device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)),
+        )
+        if (str(structure_of_arguments), call.guesses(inputs)[0]) not in self.compared:
+            call.outputs = [x.detach() for x in outputs]
+        seen = observed(self, capture, capture.start, call, len(outputs), *outputs, *inputs)
         for place, x in zip(floating, seen, strict=True):
             leaves[place] = x
         return tree_unflatten(leaves, structure)
 
-    def compute(self, ctx: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
-        ctx.save_for_backward(*tensors[self._num_outputs :])
-        return tuple(output.view_as(output) for output in tensors[: self._num_outputs])
+    def compute(  # type: ignore[override]
+        self, ctx: Any, call: FunctionalCall, num_outputs: int, *tensors: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.call = call
+        ctx.save_for_backward(*tensors[num_outputs:])
+        return tuple(output.view_as(output) for output in tensors[:num_outputs])
 
     def pull(self, ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.capture.is_open:
-            assert self._call is not None
-            self._call.inputs, self._call.grads = ctx.saved_tensors, grads
-        return *grads, *[None] * (len(ctx.needs_input_grad) - 3 - len(grads))
+            ctx.call.inputs, ctx.call.grads = ctx.saved_tensors, grads
+            ctx.capture.kept.append(ctx.call)
+        return None, None, *grads, *[None] * (len(ctx.needs_input_grad) - 5 - len(grads))
+
+    def refusal(self, what: str) -> UnsupportedLayerError:
+        """Say of the layer what it does."""
+        return UnsupportedLayerError(f"module '{self.name}' ({type(self.module).__name__}) {what}")
+
+
+@dataclass(eq=False)
+class FunctionalCall(Kept):
+    """One call of a layer: from its inputs and output gradients each unit's gradient can be formed.
+
+    Args:
+        rule: Of the layer.
+        arguments: As a flat tree, without its tensors.
+        structure: Of the tree.
+        places: Where tensors stand in it.
+        num_units: Units U in the micro-batch.
+        num_rows: Their rows.
+        autocast: Device, dtype, and whether it is on.
+        outputs: To compare with; none, where that was done.
+        inputs: The tensors.
+        grads: Of the outputs.
+    """
+
+    rule: FunctionalRule
+    arguments: list[Any]
+    structure: Any
+    places: list[int]
+    num_units: int
+    num_rows: int
+    autocast: tuple[str, torch.dtype, bool]
+    outputs: list[Tensor] = field(default_factory=list)
+    inputs: Sequence[Tensor] = ()
+    grads: Sequence[Tensor] = ()
+
+    def __post_init__(self) -> None:
+        self.parameters = self.rule.trained_parameters
+        self._has_rows: tuple[bool, ...] = ()
+        self._squared = torch.empty(0)
+        self._part: FormedPart | None = None  # of all units
+
+    @property
+    def tensors(self) -> list[Tensor]:  # type: ignore[override]
+        formed = None if self._part is None else self._part.gradients
+        return [*self.inputs, *self.grads, *([] if formed is None else [formed])]
 
     # -------------------------------------------------------------------------------- norms
-    def norms(self) -> Norms:
-        assert self._call is not None
-        structure, refusals = str(self._call.structure), []
-        for has_rows in self._guesses(self._call.inputs):
+    def norms(self) -> list[Norms]:
+        structure, refusals = str(self.structure), []
+        for has_rows in self.guesses(self.inputs):
             try:
                 self._form(has_rows)
             except UnsupportedLayerError as error:
                 refusals.append(error)
-                if not self._call.outputs:  # which would tell whether another guess is right
+                if not self.outputs:  # which would tell whether another guess is right
                     break
             else:
-                if self._num_units > 1:  # a unit alone tells nothing
-                    self._compared.add((structure, has_rows))
-                assert self._squared is not None
-                return self._squared, None, None
+                if self.num_units > 1:  # a unit alone tells nothing
+                    self.rule.compared.add((structure, has_rows))
+                return [(self._squared, None, None)]
         raise refusals[0]
 
-    def _guesses(self, inputs: Sequence[Tensor]) -> list[tuple[bool, ...]]:
+    def guesses(self, inputs: Sequence[Tensor]) -> list[tuple[bool, ...]]:
         """For each input whether its first dimension is the rows, likeliest first; their outputs tell which is right.
 
         A mask of attention may have several entries for each row.
         """
-        num_rows = self._num_rows
-        if self._num_units == 1:
+        num_rows = self.num_rows
+        if self.num_units == 1:
             return [tuple(x.dim() > 0 for x in inputs)]
         may_have = [x.dim() > 0 and (len(x) == num_rows or (x.dim() > 2 and len(x) % num_rows == 0)) for x in inputs]
         return list(product(*[(True, False) if may else (False,) for may in may_have]))[:_MAX_GUESSES]
 
     def _form(self, has_rows: tuple[bool, ...]) -> None:
-        assert self._call is not None
         self._has_rows, squared = has_rows, []
-        for units, outputs, gradients in self._of_units():
-            if self._call.outputs:
+        for units, outputs, part in self._of_units():
+            if self.outputs:
                 self._compare(outputs, units)
-            squared.append(formed_norm(gradients.values()))
+            squared.append(part.squares())
         self._squared = torch.cat(squared)
-        self.kept = gradients if len(squared) == 1 else {}
+        self._part = part if len(squared) == 1 else None
 
     def _compare(self, outputs: Sequence[Tensor], units: slice) -> None:
-        assert self._call is not None
-        for alone, whole in zip(outputs, self._call.outputs, strict=True):
-            expected = whole.unflatten(0, (self._num_units, -1))[units]
-            if alone.shape != expected.shape or _differs(alone, expected, self._call.autocast[2]):
-                raise self._refusal(
+        for alone, whole in zip(outputs, self.outputs, strict=True):
+            expected = whole.unflatten(0, (self.num_units, -1))[units]
+            if alone.shape != expected.shape or _differs(alone, expected, self.autocast[2]):
+                raise self.rule.refusal(
                     "gives another output for a unit alone than beside others: it mixes the rows of a batch, keeps a "
                     "state, or its first dimension is not the rows. Mend that, or freeze it"
                 )
 
     # -------------------------------------------------------------------------------- unit by unit
-    def _of_units(self) -> Iterator[tuple[slice, Sequence[Tensor], dict[str, Tensor]]]:
-        """Block by block: the units, their outputs alone, and their gradients [units, …] of each parameter, wide.
+    def _of_units(self) -> Iterator[tuple[slice, Sequence[Tensor], FormedPart]]:
+        """Block by block: the units, their outputs alone, and their gradients.
 
         How many units are side by side depends on nothing private.
         """
-        size = max(BLOCK_NUMBERS // sum(p.numel() for p in self.trained_parameters), 1)
-        for start in range(0, self._num_units, size):
+        size = max(BLOCK_NUMBERS // sum(p.numel() for p in self.parameters), 1)
+        for start in range(0, self.num_units, size):
             units = slice(start, start + size)
             try:
                 outputs, gradients = self._run(units)
@@ -193,68 +218,56 @@ class FunctionalRule(KeepingRule):
                 raise
             except _FAILURES as error:
                 reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-                raise self._refusal(
+                raise self.rule.refusal(
                     f"cannot be run for each unit alone by torch.func ({reason}): let no control flow depend on data, "
                     "change nothing in place, draw nothing (MultiheadAttention(dropout=0); a Dropout beside it may "
                     "stay), build it of layers that doppel.privacy.check names, or freeze it"
                 ) from error
-            yield units, outputs, {key: g.flatten(1).to(wide_dtype(g.dtype)) for key, g in gradients.items()}
+            part = FormedPart(self.parameters)
+            for key, parameter in self.rule.owned.items():
+                part.place(parameter, len(gradients[key])).copy_(gradients[key])
+            yield units, outputs, part
 
     def _run(self, units: slice) -> tuple[Sequence[Tensor], dict[str, Tensor]]:
-        call = self._call
-        assert call is not None and call.grads is not None
-        values = {key: parameter.detach() for key, parameter in self._owned.items()}
+        module, values = self.rule.module, {key: p.detach() for key, p in self.rule.owned.items()}
 
         def outputs_of(values: dict[str, Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
-            arguments = list(call.arguments)
-            for place, x in zip(call.places, inputs, strict=True):
+            arguments = list(self.arguments)
+            for place, x in zip(self.places, inputs, strict=True):
                 arguments[place] = x
-            args, kwargs = tree_unflatten(arguments, call.structure)
-            buffers = {name: buffer.clone() for name, buffer in self.module.named_buffers()}  # what is written is lost
-            parameters = {name: values[key] for name, key in self._keys.items()}
-            output = functional_call(self.module, {**buffers, **parameters}, args, kwargs, tie_weights=False)
-            return [_expand_rows(x, self._num_rows // self._num_units) for x in tree_leaves(output) if _is_floating(x)]
+            args, kwargs = tree_unflatten(arguments, self.structure)
+            buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}  # what is written is lost
+            parameters = {name: values[key] for name, key in self.rule.keys.items()}
+            output = functional_call(module, {**buffers, **parameters}, args, kwargs, tie_weights=False)
+            return [_expand_rows(x, self.num_rows // self.num_units) for x in tree_leaves(output) if _is_floating(x)]
 
         def of_unit(grads: list[Tensor], inputs: list[Tensor]) -> tuple[list[Tensor], dict[str, Tensor]]:
             outputs, pull = vjp(lambda own: outputs_of(own, inputs), values)[:2]
             return outputs, pull([grad.to(x.dtype) for grad, x in zip(grads, outputs, strict=True)])[0]
 
         def split(x: Tensor) -> Tensor:
-            return x.unflatten(0, (self._num_units, len(x) // self._num_units))[units]
+            return x.unflatten(0, (self.num_units, len(x) // self.num_units))[units]
 
-        inputs = [split(x) if own else x for x, own in zip(call.inputs, self._has_rows, strict=True)]
+        inputs = [split(x) if own else x for x, own in zip(self.inputs, self._has_rows, strict=True)]
         in_dims = (0, [0 if own else None for own in self._has_rows])
-        device, dtype, is_autocast = call.autocast
+        device, dtype, is_autocast = self.autocast
         with ExitStack() as stack:
             stack.enter_context(warnings.catch_warnings())
             warnings.filterwarnings("ignore", "There is a performance drop")
             stack.enter_context(torch.autocast(device, dtype, is_autocast, cache_enabled=False))
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))  # the others cannot be mapped, or only by a loop
-            return vmap(of_unit, in_dims, randomness="error")([split(x) for x in call.grads], inputs)
-
-    def _refusal(self, what: str) -> UnsupportedLayerError:
-        return UnsupportedLayerError(f"module '{self.name}' ({type(self.module).__name__}) {what}")
+            return vmap(of_unit, in_dims, randomness="error")([split(x) for x in self.grads], inputs)
 
     # -------------------------------------------------------------------------------- clipped sum
-    def erase(self, units: Tensor) -> None:
-        self.kept = {key: erase_units(grads, units) for key, grads in self.kept.items()}
-        self._erased = units
-
-    def add_clipped(self, weights: Tensor) -> None:
-        assert self._squared is not None
-        if self.kept:
-            for key, grads in self.kept.items():
-                add_to_grad(self._owned[key], weights.to(grads.dtype) @ grads, 1.0)
+    def add_clipped(self, weights: Tensor, erased: Tensor | None) -> None:
+        if self._part is not None:
+            self._part.add(weights, erased)
             return
-        for units, _, gradients in self._of_units():
-            squared = formed_norm(gradients.values())
+        for units, _, part in self._of_units():
+            squared = part.squares()
             longer = (self._squared[units] / squared).sqrt().clamp(max=1.0).nan_to_num(nan=0.0)  # 0/0
-            erased = ~torch.isfinite(squared)
-            if self._erased is not None:
-                erased |= self._erased[units]
-            for key, grads in gradients.items():
-                own = (weights[units] * longer).to(grads.dtype)
-                add_to_grad(self._owned[key], own @ erase_units(grads, erased), 1.0)
+            not_finite = ~torch.isfinite(squared)
+            part.add(weights[units] * longer, not_finite if erased is None else not_finite | erased[units])
 
 
 def _is_floating(leaf: Any) -> bool:

@@ -1,13 +1,10 @@
-"""Layers of one shape side by side: their norms, weighted sums and additions are one operation each for all of them."""
+"""Layers whose weights have products as gradients: Gram matrices side by side, and one sum for each weight."""
 
 from __future__ import annotations
 
 import functools
-import math
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +16,8 @@ from doppel.privacy.clipping.arithmetic import (
     bmm_into,
     centre_operands,
     dot_rounding,
-    gradient_of,
     in_units,
     lengths,
-    squares_of,
     unit_of,
     wide_dtype,
 )
@@ -31,23 +26,11 @@ from doppel.privacy.clipping.arithmetic import (
 BUDGET_CPU, BUDGET = 28 * 2**20, 2**27
 #: On a CPU float32 products of more than two pieces of so many features are formed in pieces.
 PIECE = 160
-#: Bytes of matrices that are allocated together whatever their number; others come in eight parts, as activations go.
-SMALL_CPU, SMALL = 2**20, 2**26
 
 
 def part_size(bytes_of_one: int, num: int, is_cuda: bool) -> int:
     """Return how many of ``num`` layers lie side by side."""
     return max(1, min(num, (BUDGET if is_cuda else BUDGET_CPU) // max(bytes_of_one, 1)))
-
-
-class Reader(Protocol):
-    """The rule of a layer whose weight's gradient is a product."""
-
-    weight: nn.Parameter
-    is_transposed: bool
-
-    def cross_term(self, A: Tensor, G: Tensor) -> Norms | None:
-        """Return half of what another use of the weight adds to the squared norms, and its room; None: nothing."""
 
 
 @dataclass(eq=False)
@@ -57,86 +40,14 @@ class LayerInput:
     Attributes:
         A: [U, n, d], once the first of them has its output gradient.
         flat_A: The same, [U·n, d].
-        readers: Layers whose weight's gradient is GᵀA, or its transpose, with G [U, n, p], and the same as [U·n, p].
+        readers: Weights whose gradient is GᵀA, whether it is stored transposed, G [U, n, p], and the same as [U·n, p].
         place: Of the Gram matrix: which part, and where in it.
     """
 
     A: Tensor | None = None
     flat_A: Tensor | None = None
-    readers: list[tuple[Reader, Tensor, Tensor]] = field(default_factory=list)
+    readers: list[tuple[nn.Parameter, bool, Tensor, Tensor]] = field(default_factory=list)
     place: tuple[int, int] | None = None
-
-
-class FormedGradients:
-    """Units' gradients of parameters of one shape, [L, U, P], in parts of a budget.
-
-    What is clipped is what the norm was taken of, so that nothing needs room but the rounding of the squares.
-
-    Args:
-        shape: Of each parameter.
-        dtype: Float32, or float64.
-        num: How many there may be.
-    """
-
-    def __init__(self, shape: torch.Size, dtype: torch.dtype, num: int) -> None:
-        self.dtype = dtype
-        self._shape, self._num = shape, num
-        self.clear()
-
-    def clear(self) -> None:
-        """Free everything."""
-        self.parameters: list[nn.Parameter] = []
-        self._parts: list[Tensor] = []
-        self._free: list[Tensor] = []
-
-    def place(self, parameter: nn.Parameter, num_units: int) -> Tensor:
-        """Return where the gradients of so many units U are written to, [U, \\*shape]."""
-        if not self._free:
-            bytes_of_one = num_units * math.prod(self._shape) * self.dtype.itemsize
-            is_small = len(self._shape) < 2 or bytes_of_one * self._num <= (SMALL if parameter.is_cuda else SMALL_CPU)
-            num = self._num if is_small else math.ceil(self._num / 8)
-            size = part_size(bytes_of_one, min(num, self._num - len(self.parameters)), parameter.is_cuda)
-            part = torch.empty((size, num_units, *self._shape), dtype=self.dtype, device=parameter.device)
-            self._parts.append(part)
-            self._free = list(part.unbind(0))[::-1]
-        self.parameters.append(parameter)
-        return self._free.pop()
-
-    @property
-    def num_bytes(self) -> int:
-        """Of the gradients that are there."""
-        return sum(part.nbytes for part in self._parts) - sum(x.nbytes for x in self._free)
-
-    def squares(self) -> Tensor:
-        """Return the squared norms, [U], summed over parameters in float64."""
-        if self._free:
-            self._parts[-1] = self._parts[-1][: len(self._parts[-1]) - len(self._free)]
-            self._free = []
-        self._parts = [part.flatten(2) for part in self._parts]
-        parts = [squares_of(part) for part in self._parts]
-        return parts[0] if len(parts) == 1 else torch.stack(parts).sum(0)
-
-    def erase(self, units: Tensor) -> None:
-        """Make the ``units`` marked true exactly zero."""
-        for part in self._parts:
-            part.masked_fill_(units[:, None], 0.0)
-
-    def add(self, weights: Tensor) -> None:
-        """Add Σᵢ weightsᵢ gᵢ to each ``grad``."""
-        start = 0
-        for part in self._parts:
-            grads = [gradient_of(p) for p in self.parameters[start : start + len(part)]]
-            start += len(part)
-            sums = torch.bmm(weights.to(self.dtype).expand(len(part), 1, -1), part).view(len(part), *self._shape)
-            torch._foreach_add_(grads, list(sums.unbind(0)))
-        self._parts = []
-
-
-def groups_by_shape(parameters: list[nn.Parameter]) -> dict[int, FormedGradients]:
-    """Return, by the id of each parameter, the gradients that it shares with all of its shape."""
-    kinds = [(p.shape, wide_dtype(p.dtype)) for p in parameters]
-    groups = {kind: FormedGradients(*kind, num) for kind, num in Counter(kinds).items()}
-    return {id(p): groups[kind] for p, kind in zip(parameters, kinds, strict=True)}
 
 
 class Grams:
@@ -289,15 +200,15 @@ def add_products(
             A, x.flat_A, own_scale = scaled.pop(0).to(x.A.dtype), None, scale  # type: ignore[union-attr]
             A = A if is_erased is None else A.masked_fill_(is_erased, 0)
             while x.readers:
-                rule, G, flat = x.readers.pop(0)
+                weight, is_transposed, G, flat = x.readers.pop(0)
                 flat = flat if is_erased is None else flat.masked_fill(is_erased, 0)
                 if flat.dtype is torch.float16:
                     clean = x.A if erased is None else x.A.masked_fill(erased[:, None, None], 0)  # type: ignore[union-attr]
                     A, flat, own_scale = centre_operands(clean, flat.view_as(G), factors, scale, bound)  # type: ignore[arg-type]
                 del G
-                left, right = (A, flat) if rule.is_transposed else (flat, A)
-                add_product_to_grad(rule.weight, left.t(), right, own_scale)
-                added(rule.weight)
+                left, right = (A, flat) if is_transposed else (flat, A)
+                add_product_to_grad(weight, left.t(), right, own_scale)
+                added(weight)
 
 
 def _of_positions(factors: Tensor, erased: Tensor | None, like: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -1,4 +1,4 @@
-"""Weights of layers that multiply, in the dtype of their products, at fixed addresses."""
+"""Weights of layers that multiply, as autocast gives them, made once a step."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class HeldWeights:
-    """Matrices of layers, and the same transposed, in the dtype in which they are multiplied, at fixed addresses.
+    """Copies of weights in half precision, at fixed addresses.
 
     Autocast makes a copy anew in each forward pass of a weight that autograd does not follow: all of them in a capture.
     Here all are made by one operation for a capture, or for a step (:meth:`.clipper.PerSampleClipper.begin_step`). They
@@ -19,8 +19,8 @@ class HeldWeights:
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         self._parameters = parameters
-        self._held: dict[torch.dtype | None, dict[int, tuple[Tensor, Tensor]]] = {}
-        self._fresh: set[torch.dtype | None] = set()
+        self._held: dict[torch.dtype, dict[int, Tensor]] = {}
+        self._fresh: set[torch.dtype] = set()
 
     def forget(self) -> None:
         """Let weights change."""
@@ -28,28 +28,21 @@ class HeldWeights:
 
     def renew(self) -> None:
         """Make anew, where they are, the copies of every dtype that was asked for: a CUDA graph asks nobody."""
-        for dtype in list(self._held):
+        self.forget()
+        for dtype in self._held:
             self.of(dtype)
 
-    def of(self, dtype: torch.dtype | None) -> dict[int, tuple[Tensor, Tensor]]:
-        """Return them by the id of the parameter, in a dtype, or in that of each parameter."""
-        if dtype not in self._fresh:
-            self._refresh(dtype)
-            self._fresh.add(dtype)
-        return self._held[dtype]
-
     @torch.no_grad()
-    def _refresh(self, dtype: torch.dtype | None) -> None:
-        held = self._held.get(dtype)
-        if held is None or any(_has_moved(p, *held[id(p)]) for p in self._parameters):
-            held = self._held[dtype] = {}
-            for p in self._parameters:
-                own = p if dtype is None or p.dtype is dtype else torch.empty_like(p, dtype=dtype)
-                held[id(p)] = own, own.t() if p.dim() == 2 else own
-        pairs = [(held[id(p)][0], p) for p in self._parameters if held[id(p)][0] is not p]
-        if pairs:
-            torch._foreach_copy_([own for own, _ in pairs], [p for _, p in pairs])
-
-
-def _has_moved(parameter: nn.Parameter, held: Tensor, transposed: Tensor) -> bool:
-    return held.device != parameter.device or held.data_ptr() != transposed.data_ptr()
+    def of(self, dtype: torch.dtype) -> dict[int, Tensor]:
+        """Return them by the id of the parameter: itself, where it has the dtype."""
+        held = self._held.setdefault(dtype, {})
+        if dtype not in self._fresh:
+            others: list[Tensor] = [p for p in self._parameters if p.dtype is not dtype]
+            if not held or any(held[id(p)].device != p.device for p in others):
+                held.update(
+                    (id(p), p if p.dtype is dtype else torch.empty_like(p, dtype=dtype)) for p in self._parameters
+                )
+            if others:
+                torch._foreach_copy_([held[id(p)] for p in others], others)
+            self._fresh.add(dtype)
+        return held

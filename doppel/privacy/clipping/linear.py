@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from doppel.privacy.clipping.arithmetic import Norms, bmm_into, cross_inner, gemm_operand
-from doppel.privacy.clipping.embedding import EmbeddingRule
+from doppel.privacy.clipping.arithmetic import bmm_into, gemm_operand
 from doppel.privacy.clipping.rule import Capture, LayerRule
 
 #: A layer is narrow if it has at most so many inputs or outputs, and so many times as many of the other; and small if
@@ -49,19 +48,22 @@ class LinearRule(LayerRule):
     def __init__(self, name: str, module: nn.Module) -> None:
         self.is_transposed = is_conv1d(module)
         super().__init__(name, module)
-        self.embedding: EmbeddingRule | None = None
         low, high = sorted(self.weight.shape)
         self.is_formed = (low <= _NARROW and high >= _NARROWER * low) or low * high <= _SMALL
+        self.is_tied = False
 
-    def tie(self, embedding: EmbeddingRule) -> None:
-        """Note that the weight is that of ``embedding`` too, which keeps what the cross term needs."""
-        self.embedding, self.is_formed = embedding, False
+    def tie(self) -> None:
+        """Note that the weight is an embedding's too, whose rule needs this layer's factors for the cross term."""
+        self.is_tied, self.is_formed = True, False
+
+    @property
+    def formed_parameters(self) -> list[nn.Parameter]:
+        return [p for p in self.trained_parameters if self.is_formed or p is not self.weight]
 
     @classmethod
     def matches(cls, module: nn.Module) -> bool:
         return super().matches(module) or is_conv1d(module)
 
-    # -------------------------------------------------------------------------------- forward and backward
     def compute(self, ctx: Any, x: Tensor) -> Tensor:
         capture: Capture = ctx.capture
         dtype, ctx.shared = None, None
@@ -72,50 +74,33 @@ class LinearRule(LayerRule):
             x, ctx.shared = capture.read(x, dtype)
         x = x.contiguous()  # so that the same as [rows · n, d] is no copy
         weight, bias = self.weight, self.bias
-        if dtype is not None or self.is_transposed:
+        if dtype is not None:
             held = capture.weights.of(dtype)
-            weight, transposed = held[id(weight)]
-            bias = None if bias is None else held[id(bias)][0]
-        if not self.is_transposed:
-            ctx.save_for_backward(x, None, weight)
-            return F.linear(x, weight, bias)
-        assert bias is not None
-        flat = x.flatten(0, -2)
-        ctx.save_for_backward(x, flat, transposed)
-        return torch.addmm(bias, flat, weight).view(*x.shape[:-1], weight.shape[1])
+            weight, bias = held[id(weight)], None if bias is None else held[id(bias)]
+        weight = weight.t() if self.is_transposed else weight
+        ctx.save_for_backward(x, weight)
+        return F.linear(x, weight, bias)
 
     def pull(self, ctx: Any, grads: Tensor) -> tuple[Tensor | None]:
         capture: Capture = ctx.capture
-        x, flat, weight = ctx.saved_tensors  # weight [p, d]
-        flat_grads = None if self.is_formed else grads.flatten(0, -2)
+        x, weight = ctx.saved_tensors  # weight [p, d]
+        flat_grads = grads.flatten(0, -2)
         if capture.is_open:
             G = capture.split(grads)
             if self.bias is not None and self.trains_bias:
                 place = capture.place(self.bias)
                 torch.sum(G, 1, dtype=place.dtype, out=place)
-            if not self.trains_weight:
-                pass
-            elif flat_grads is None:
+            if self.trains_weight and self.is_formed:
                 left, right = (capture.split(x), G) if self.is_transposed else (G, capture.split(x))
                 bmm_into(left.mT, right, capture.place(self.weight))
-            else:
+            elif self.trains_weight:
                 if ctx.shared.A is None:
-                    flat = x.flatten(0, -2) if flat is None else flat
-                    ctx.shared.A, ctx.shared.flat_A = _operands(capture.split(x), flat)
-                capture.keep(self, ctx.shared, *_operands(G, flat_grads))
-        if not ctx.needs_input_grad[3]:
-            return (None,)
-        if flat_grads is None:
-            return (torch.matmul(grads, weight),)
-        return (torch.mm(flat_grads, weight).view(x.shape),)
-
-    # -------------------------------------------------------------------------------- norm
-    def cross_term(self, A: Tensor, G: Tensor) -> Norms | None:
-        """Return half of what a tied weight adds to the squared norms of its two modules, and its room."""
-        if self.embedding is None or not self.embedding.kept:
-            return None
-        ids, D = self.embedding.kept["ids"], self.embedding.kept["grads"]
-        return cross_inner(G.gather(2, ids.unsqueeze(1).expand(-1, G.shape[1], -1)), A.to(D.dtype), D)
+                    ctx.shared.A, ctx.shared.flat_A = _operands(capture.split(x), x.flatten(0, -2))
+                G, flat_G = _operands(G, flat_grads)
+                capture.keep(self.weight, self.is_transposed, ctx.shared, G, flat_G)
+                if self.is_tied:
+                    capture.tied[id(self.weight)] = ctx.shared.A, G
+        return (torch.mm(flat_grads, weight).view(x.shape) if ctx.needs_input_grad[3] else None,)
 
 
 def _operands(x: Tensor, flat: Tensor) -> tuple[Tensor, Tensor]:

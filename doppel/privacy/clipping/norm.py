@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from doppel.privacy.clipping.arithmetic import wide_dtype
-from doppel.privacy.clipping.rule import Capture, LayerRule, UnsupportedLayerError
+from doppel.privacy.clipping.refusals import UnsupportedLayerError
+from doppel.privacy.clipping.rule import Capture, LayerRule
 
 _LAYER_NORM_BACKWARD = torch.ops.aten.native_layer_norm_backward.default
 _EPS_NAMES = ("variance_epsilon", "eps")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -11,8 +11,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
-from doppel.privacy.clipping.rule import UnsupportedLayerError
+from doppel.privacy.clipping.refusals import UnsupportedLayerError
 
+_Use = tuple[int, int]  # ids of a module and of a parameter
 _HARMLESS = {"detach", "detach_", "requires_grad_", "register_hook", "__get__:data", "__get__:grad"}
 
 
@@ -28,7 +29,6 @@ class ParameterUseAudit(TorchFunctionMode):
         parameters: (name, parameter) of all that is trained.
         owners: For each module with a rule, by id, the parameters (by id) that the rule covers.
         followed: Ids of the modules that are anybody's code, and may keep what they make of their parameters.
-        running: The modules with a rule whose ``forward`` is running, the innermost last.
     """
 
     def __init__(
@@ -36,14 +36,13 @@ class ParameterUseAudit(TorchFunctionMode):
         parameters: Iterable[tuple[str, nn.Parameter]],
         owners: Mapping[int, frozenset[int]],
         followed: frozenset[int],
-        running: Sequence[nn.Module],
     ) -> None:
         super().__init__()
         self._names = {id(parameter): name for name, parameter in parameters}
         self._owners = owners
         self._followed = followed
-        self._running = running
-        self._made: WeakIdKeyDictionary = WeakIdKeyDictionary()  # tensor → {(id of module, id of parameter)}
+        self._running: list[tuple[nn.Module, set[_Use]]] = []  # modules, the innermost last, and what they have used
+        self._made: WeakIdKeyDictionary = WeakIdKeyDictionary()  # tensor → uses
 
     def __torch_function__(
         self,
@@ -54,31 +53,36 @@ class ParameterUseAudit(TorchFunctionMode):
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         if torch.is_grad_enabled() and _name(func) not in _HARMLESS:
-            self.follow(func, (args, kwargs or {}), result)
+            results = [value for value in tree_leaves(result) if isinstance(value, Tensor)]
+            uses = self._uses_of(func, (args, kwargs)) if results else set()
+            for value in results if uses else ():
+                self._made[value] = self._made.get(value, frozenset()) | uses
         return result
 
-    def follow(self, func: Callable[..., Any], arguments: Any, result: Any) -> None:
-        """Note that ``func`` makes ``result`` of ``arguments``; refuse it if these are not for it to use."""
-        results = [value for value in tree_leaves(result) if isinstance(value, Tensor)]
-        made = set()
-        for value in tree_leaves(arguments) if results else ():
+    def run(self, module: nn.Module, forward: Callable[..., Any], *arguments: Any) -> Any:
+        """Return the output of a module with a rule: the model may use what the module made of its own parameters."""
+        self._running.append((module, set()))
+        try:
+            self._uses_of(module.forward, arguments)
+            output = forward(*arguments)
+        finally:
+            uses = {use for use in self._running.pop()[1] if use[0] != id(module)}
+        if self._running:
+            self._running[-1][1].update(uses)
+        for value in tree_leaves(output) if uses else ():
             if isinstance(value, Tensor):
-                made |= self._uses_of(func, value)
-        for value in results if made else ():
-            self._made[value] = self._made.get(value, frozenset()) | made
+                self._made[value] = uses
+        return output
 
-    def pass_on(self, module: nn.Module, output: Any, seen: Any) -> None:
-        """Note that the output of ``module`` goes on as ``seen``, whose gradient is observed."""
-        for old, new in zip(tree_leaves(output), tree_leaves(seen), strict=True):
-            if isinstance(old, Tensor):
-                self._made[new] = {use for use in self._made.get(old, ()) if use[0] != id(module)}
-
-    def _uses_of(self, func: Callable[..., Any], value: Tensor) -> set[tuple[int, int]]:
-        running = [id(module) for module in self._running]
-        uses = set(self._made.get(value, ()))
-        if id(value) in self._names:
-            owner = next((module for module in running if id(value) in self._owners.get(module, ())), 0)
-            uses.add((owner, id(value)))
+    def _uses_of(self, func: Callable[..., Any], arguments: Any) -> set[_Use]:
+        """What ``func`` uses of modules that are followed; refuse what is not for it to use."""
+        running, uses = [id(module) for module, _ in self._running], set()
+        for value in tree_leaves(arguments):
+            if isinstance(value, Tensor):
+                uses |= self._made.get(value, frozenset())
+                if id(value) in self._names:
+                    owner = next((module for module in running if id(value) in self._owners.get(module, ())), 0)
+                    uses.add((owner, id(value)))
         for owner, parameter in uses:
             if owner not in running:
                 raise UnsupportedLayerError(
@@ -86,7 +90,10 @@ class ParameterUseAudit(TorchFunctionMode):
                     f"{getattr(func, '__name__', func)}), where its per-sample gradient cannot be seen: call the "
                     "module, return what is made of the parameter, or freeze it"
                 )
-        return {use for use in uses if use[0] in self._followed}
+        uses = {use for use in uses if use[0] in self._followed}
+        if self._running:
+            self._running[-1][1].update(uses)
+        return uses
 
 
 def _name(func: Callable[..., Any]) -> str:

@@ -11,7 +11,15 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.utils import parametrizations, parametrize
 from torch.nn.utils.spectral_norm import SpectralNorm
 
-from doppel.privacy.clipping.rule import UnsupportedLayerError
+from doppel.errors import UserError
+
+
+class UnsupportedLayerError(UserError):
+    """A trainable parameter whose per-sample gradient norm the engine cannot give exactly.
+
+    The message is one line: the parameter or module, why it is refused, and what to do. It is always raised;
+    a parameter is never left out of the norm in silence.
+    """
 
 
 def uses_children_without_calling_them(module: nn.Module) -> bool:

@@ -12,8 +12,8 @@ from doppel.privacy.clipping.embedding import EmbeddingRule
 from doppel.privacy.clipping.functional import FunctionalRule
 from doppel.privacy.clipping.linear import LinearRule
 from doppel.privacy.clipping.norm import LayerNormRule, RMSNormRule
-from doppel.privacy.clipping.refusals import refusal_of, uses_children_without_calling_them
-from doppel.privacy.clipping.rule import LayerRule, UnsupportedLayerError
+from doppel.privacy.clipping.refusals import UnsupportedLayerError, refusal_of, uses_children_without_calling_them
+from doppel.privacy.clipping.rule import LayerRule
 
 RULES: tuple[type[LayerRule], ...] = (LinearRule, EmbeddingRule, LayerNormRule, RMSNormRule)
 _CONTAINERS = (nn.ParameterList, nn.ParameterDict)
@@ -110,7 +110,7 @@ def _tie(judged: list[JudgedLayer]) -> None:
     for sharing in users.values():
         rules = sorted((layer.rule for layer in sharing), key=lambda rule: isinstance(rule, LinearRule))
         if len(rules) == 2 and isinstance(rules[0], EmbeddingRule) and isinstance(rules[1], LinearRule):
-            rules[1].tie(rules[0])
+            rules[1].tie()
         elif len(rules) > 1:
             names = ", ".join(f"'{layer.name}'" for layer in sharing)
             for layer in sharing:

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from doppel.errors import UserError
 from doppel.privacy.clipping.arithmetic import Norms
-from doppel.privacy.clipping.groups import FormedGradients, Grams, LayerInput, Reader
+from doppel.privacy.clipping.formed import FormedGradients
+from doppel.privacy.clipping.groups import Grams, LayerInput
 from doppel.privacy.clipping.held_weights import HeldWeights
-
-
-class UnsupportedLayerError(UserError):
-    """A trainable parameter whose per-sample gradient norm the engine cannot give exactly.
-
-    The message is one line: the parameter or module, why it is refused, and what to do. It is always raised;
-    a parameter is never left out of the norm in silence.
-    """
+from doppel.privacy.clipping.parameter_use import ParameterUseAudit
+from doppel.privacy.clipping.refusals import UnsupportedLayerError
 
 
 class LayerRule(ABC):
@@ -35,18 +32,23 @@ class LayerRule(ABC):
     min_dims: ClassVar[int] = 2  # of an output: a vector may run over rows or over features
 
     def __init__(self, name: str, module: nn.Module) -> None:
-        self.name, self.module = name, module
-        self.plain_forward = module.forward
-        self.weight: nn.Parameter = module.weight  # type: ignore[assignment]
+        self.name, self.module, self.plain_forward = name, module, module.forward
+        self._has_own_forward = "forward" in vars(module)
+        self.weight: nn.Parameter = getattr(module, "weight", None)  # type: ignore[assignment]
         self.bias: nn.Parameter | None = getattr(module, "bias", None)
-        self.trains_weight = self.weight is not None and self.weight.requires_grad
-        self.trains_bias = self.bias is not None and self.bias.requires_grad
+        self.trains_weight = isinstance(self.weight, nn.Parameter) and self.weight.requires_grad
+        self.trains_bias = isinstance(self.bias, nn.Parameter) and self.bias.requires_grad
 
     @property
     def trained_parameters(self) -> list[nn.Parameter]:
         """The module's own parameters that are trained."""
         both = ((self.weight, self.trains_weight), (self.bias, self.trains_bias))
         return [p for p, trains in both if trains and p is not None]
+
+    @property
+    def formed_parameters(self) -> list[nn.Parameter]:
+        """Those whose units' gradients are formed side by side (:class:`.formed.FormedGradients`)."""
+        return self.trained_parameters
 
     @classmethod
     def matches(cls, module: nn.Module) -> bool:
@@ -64,6 +66,12 @@ class LayerRule(ABC):
         output: Tensor = observed(self, capture, None if x.requires_grad else capture.start, x)
         self.check_rows(output, capture)
         return output
+
+    def leave(self) -> None:
+        """Give the module its ``forward`` back."""
+        vars(self.module).pop("forward", None)
+        if self._has_own_forward:
+            vars(self.module)["forward"] = self.plain_forward
 
     def check_rows(self, output: Tensor, capture: Capture) -> None:
         """Refuse an output whose first dimension is not the rows of the micro-batch."""
@@ -127,30 +135,24 @@ def observed(*arguments: Any) -> Any:
     return (ObservedLayer.apply if torch._C._are_functorch_transforms_active() else _apply)(*arguments)
 
 
-class KeepingRule(LayerRule):
-    """A rule that keeps what its norm and its clipped sum are formed of itself.
+class Kept(ABC):
+    """What a capture keeps of a layer whose gradient is neither formed side by side nor one product.
 
     Attributes:
-        kept: What :meth:`add_clipped` needs, by name; the first dimension of every tensor is the units.
+        parameters: That are trained.
+        tensors: What is kept.
     """
 
-    kept: dict[str, Tensor]
-
-    def clear(self) -> None:
-        """Forget the micro-batch and free its buffers."""
-        self.kept = {}
+    parameters: list[nn.Parameter]
+    tensors: Sequence[Tensor]
 
     @abstractmethod
-    def norms(self) -> Norms:
-        """Return what is known of the norms of the units' gradients."""
+    def norms(self) -> list[Norms]:
+        """Return terms of the norms of the units' gradients."""
 
     @abstractmethod
-    def erase(self, units: Tensor) -> None:
-        """Make the ``units`` marked true contribute exactly zero, even where they hold inf or nan."""
-
-    @abstractmethod
-    def add_clipped(self, weights: Tensor) -> None:
-        """Add Σᵢ weightsᵢ gᵢ to the ``grad`` of each trainable parameter of the module."""
+    def add_clipped(self, weights: Tensor, erased: Tensor | None) -> None:
+        """Add Σᵢ weightsᵢ gᵢ to each ``grad``; units marked ``erased`` add exactly zero, even where they hold nan."""
 
 
 def _adapted(name: str) -> str | None:
@@ -165,39 +167,82 @@ class Capture:
     Args:
         num_units: Units U in the micro-batch: unit 0's rows, then unit 1's, …
         rows_per_unit: Rows of every unit; they are clipped together.
-        formed: Where units' gradients are formed side by side, by the id of a parameter.
-        num_grams: Layers that may have Gram matrices.
+        formed: Where units' gradients are formed side by side.
         weights: Of layers that multiply.
+        num_grams: Layers that may have Gram matrices.
+        constant: As :class:`.groups.Grams` takes it.
+
+    Attributes:
         start: A number that requires a gradient: leaf of the graph where an input does not.
+        is_open: Whether it takes gradients.
+        started: Whose layers have run.
+        without_grad: Whose layers have run without a graph.
+        observed: Whose layers have had their output gradient.
+        grams: By positions and dtype.
+        inputs: Of layers whose weights have products as gradients, in the order of the backward pass.
+        tied: Inputs [U, n, d] and output gradients [U, n, p] of layers with an embedding's weight, by its id.
+        kept: What other layers keep.
     """
 
     def __init__(
         self,
         num_units: int,
         rows_per_unit: int,
-        formed: dict[int, FormedGradients],
-        num_grams: int,
+        formed: FormedGradients,
         weights: HeldWeights,
-        start: Tensor,
+        num_grams: int,
+        constant: Callable[..., Tensor],
     ) -> None:
         self.num_units, self.num_rows = num_units, num_units * rows_per_unit
-        self.start, self.weights = start, weights
+        self.weights = weights
+        self.start = torch.zeros((), requires_grad=True)
         self.is_open = True
         self.started: set[LayerRule] = set()
         self.without_grad: set[LayerRule] = set()
+        self.observed: set[LayerRule] = set()
         self.grams: dict[object, Grams] = {}
         self.inputs: list[LayerInput] = []
-        self.observed: set[LayerRule] = set()
-        self._formed, self._num_grams = formed, num_grams
+        self.tied: dict[int, tuple[Tensor, Tensor]] = {}
+        self.kept: list[Kept] = []
+        self._formed, self._num_grams, self._constant = formed, num_grams, constant
         self._last: tuple[Tensor, int, Tensor, LayerInput] | None = None
 
     # -------------------------------------------------------------------------------- forward
-    def begin(self, rule: LayerRule) -> None:
-        """Note that a module takes part.
+    @contextmanager
+    def observing(self, rules: list[LayerRule], audit: ParameterUseAudit | None) -> Iterator[None]:
+        """Put rules in the place of their layers' ``forward`` within this block.
 
-        Raises:
-            UnsupportedLayerError: It does so already. Two calls have one gradient, whose norm is not that of either.
+        Args:
+            rules: One for each module with trainable parameters.
+            audit: Looks for uses of parameters outside their own modules; None leaves that out.
         """
+        is_fast = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)  # it computes a whole encoder layer without calling its parts
+        for rule in rules:
+            vars(rule.module)["forward"] = partial(self._forward, rule, audit)
+        try:
+            with nullcontext() if audit is None else audit:
+                yield
+        finally:
+            for rule in rules:
+                rule.leave()
+            torch.backends.mha.set_fastpath_enabled(is_fast)
+            self._last = None
+
+    def _forward(self, rule: LayerRule, audit: ParameterUseAudit | None, *args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            self.without_grad.add(rule)
+            return rule.plain_forward(*args, **kwargs)
+        if torch._C._current_graph_task_id() == -1:
+            self._begin(rule)
+        # else a checkpoint computes its activations again inside the backward pass, for the first call's node
+        elif rule not in self.started or rule in self.without_grad:
+            raise reentrant_checkpoint_error(rule)
+        if audit is None:
+            return rule.call(self, args, kwargs)
+        return audit.run(rule.module, partial(rule.call, self), args, kwargs)
+
+    def _begin(self, rule: LayerRule) -> None:
         if rule in self.started:
             raise UnsupportedLayerError(
                 f"module '{rule.name}' ({type(rule.module).__name__}) was called twice in one capture, and a layer's "
@@ -212,10 +257,6 @@ class Capture:
         if last is None or last[0] is not x or last[1] != x._version or last[2].dtype is not (dtype or x.dtype):
             last = self._last = x, x._version, x.to(dtype or x.dtype), LayerInput()
         return last[2], last[3]
-
-    def end_forward(self) -> None:
-        """Let go of what only a forward pass needs."""
-        self._last = None
 
     # -------------------------------------------------------------------------------- backward
     def note_gradient(self, rule: LayerRule) -> None:
@@ -237,19 +278,27 @@ class Capture:
 
     def place(self, parameter: nn.Parameter) -> Tensor:
         """Return where units' gradients of a parameter are written to: [U, \\*shape], wide."""
-        return self._formed[id(parameter)].place(parameter, self.num_units)
+        return self._formed.place(parameter, self.num_units)
 
-    def keep(self, rule: Reader, shared: LayerInput, G: Tensor, flat_G: Tensor) -> None:
+    def keep(self, weight: nn.Parameter, is_transposed: bool, shared: LayerInput, G: Tensor, flat_G: Tensor) -> None:
         """Keep the factors of a weight's gradient, and form their Gram matrices."""
         key = G.shape[1], G.dtype
         if key not in self.grams:
-            self.grams[key] = Grams(G.shape[1], self._num_grams, self.num_units, G)
+            self.grams[key] = Grams(G.shape[1], self._num_grams, self.num_units, G, self._constant)
         self.grams[key].add(shared, G)
         if not shared.readers:
             self.inputs.append(shared)
-        shared.readers.append((rule, G, flat_G))
+        shared.readers.append((weight, is_transposed, G, flat_G))
 
     def close(self) -> None:
         """Free everything."""
         self.is_open = False
-        self.grams, self.inputs, self._last = {}, [], None
+        self._formed.clear()
+        self.grams, self.inputs, self.tied, self.kept = {}, [], {}, []
+
+
+def reentrant_checkpoint_error(rule: LayerRule) -> UnsupportedLayerError:
+    return UnsupportedLayerError(
+        f"module '{rule.name}' ran without gradients inside a capture, as reentrant checkpointing does: use gradient "
+        "checkpointing with use_reentrant=False, and run evaluations outside the capture"
+    )

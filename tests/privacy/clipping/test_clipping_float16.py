@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from doppel.privacy.clipping.arithmetic import centre_operands
-from doppel.privacy.clipping.embedding import EmbeddingRule
+from doppel.privacy.clipping.embedding import EmbeddingGradient
 from doppel.privacy.clipping.groups import add_products
-from doppel.privacy.clipping.linear import LinearRule
 from tests.layer_norms import by_grams, read_by
 
 UNITS, POSITIONS, OUTPUTS, WIDTH = 6, 2, 3, 8
@@ -40,8 +39,7 @@ def operands(half: torch.dtype) -> tuple[Tensor, Tensor]:
 
 def of_linear(A: Tensor, G: Tensor, factors: Tensor, bound: float = 0.25, loss_scale: float = 64.0) -> Tensor:
     layer = nn.Linear(A.shape[2], G.shape[2], bias=False)
-    rule = LinearRule("layer", layer)
-    add_products([read_by(rule, A, G)], factors, 1.0 / loss_scale, bound, None, lambda weight: None)
+    add_products([read_by(layer.weight, A, G)], factors, 1.0 / loss_scale, bound, None, lambda weight: None)
     assert layer.weight.grad is not None
     return layer.weight.grad
 
@@ -95,11 +93,8 @@ def test_no_operand_leaves_float16_whatever_the_unit() -> None:
 
 def test_a_small_factor_leaves_an_embeddings_gradient_its_digits() -> None:
     table = nn.Embedding(4, 8)
-    rule, D = EmbeddingRule("table", table), torch.randn(2, 3, 8).half()
-    rule.kept = {"ids": torch.tensor([[0, 1, 1], [2, 3, 2]]), "grads": D}
-    factors = torch.tensor([1e-7, 3e-9])
-    rule.add_clipped(factors / 64)
-    expected = torch.zeros(4, 8).index_add_(
-        0, rule.kept["ids"].flatten(), (D.float() * factors[:, None, None] / 64).flatten(0, 1)
-    )
+    ids, D, factors = torch.tensor([[0, 1, 1], [2, 3, 2]]), torch.randn(2, 3, 8).half(), torch.tensor([1e-7, 3e-9])
+    EmbeddingGradient(table.weight, ids, D, {}).add_clipped(factors / 64, None)
+    rows = (D.float() * factors[:, None, None] / 64).flatten(0, 1)
+    expected = torch.zeros(4, 8).index_add_(0, ids.flatten(), rows)
     torch.testing.assert_close(table.weight.grad, expected, rtol=1e-6, atol=0.0)

@@ -13,7 +13,6 @@ from benchmarks._subject import Setting, Subject
 from doppel.privacy.clipping import PerSampleClipper, groups
 from doppel.privacy.clipping.arithmetic import dot_rounding, unit_of
 from doppel.privacy.clipping.groups import add_products
-from doppel.privacy.clipping.linear import LinearRule
 from tests.layer_norms import read_by, safe_norms
 
 BOUND = 0.125
@@ -67,7 +66,7 @@ def contribution(A: Tensor, G: Tensor) -> Tensor:
     layer = nn.Linear(A.shape[1], G.shape[1], bias=False)
     A, G = A.unsqueeze(0), G.unsqueeze(0)
     factors = (BOUND / (1 + 16 * unit_of(torch.float32)) / safe_norms(A, G).float()).clamp(max=1.0)
-    add_products([read_by(LinearRule("layer", layer), A, G)], factors, 1.0, BOUND, None, lambda weight: None)
+    add_products([read_by(layer.weight, A, G)], factors, 1.0, BOUND, None, lambda weight: None)
     assert layer.weight.grad is not None
     return layer.weight.grad.double()
 
