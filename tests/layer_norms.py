@@ -7,19 +7,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from doppel.privacy.clipping.arithmetic import HIGHER, UNIT
+from doppel.privacy.clipping.arithmetic import HIGHER, UNIT, add_product
 from doppel.privacy.clipping.groups import Grams, LayerInput
 
 
 def read_by(weight: Any, A: Tensor, G: Tensor) -> LayerInput:
     """Input [U, n, d] and output gradient [U, n, p] of a layer with this weight."""
-    return LayerInput(A, A.flatten(0, 1), [(weight, False, G, G.flatten(0, 1))])
+    return LayerInput(A, A.flatten(0, 1), [(weight, add_product, G, G.flatten(0, 1))])
 
 
 def by_grams(A: Tensor, G: Tensor) -> Tensor:
-    """‖GᵀA‖² of each unit by Gram matrices, what rounding may hide, and the square of what it may add, [3, U]."""
+    """‖GᵀA‖² of each unit by Gram matrices, what rounding may hide, and the square of what it may add, [3, U].
+
+    Ids of an embedding [U, n] stand for one-hot A.
+    """
     grams = Grams(A.shape[1], 1, len(A), G, torch.tensor)
-    grams.add(read_by(None, A, G), G)
+    grams.add(LayerInput(A), G)
     squares, room, longer = grams.norms()
     return torch.stack([squares, room * HIGHER * UNIT, longer * UNIT**2])
 

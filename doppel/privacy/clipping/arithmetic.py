@@ -71,12 +71,6 @@ def _bmm_has_out() -> bool:
     return True
 
 
-def gram(x: Tensor) -> Tensor:
-    """Return ``x xᵀ`` for each unit: [U, n, f] → [U, n, n], in the wide dtype."""
-    x = gemm_operand(x)
-    return matmul(x, x.transpose(1, 2))
-
-
 def cross_inner(G_at_ids: Tensor, A: Tensor, D: Tensor) -> Norms:
     """Return ⟨G_at_ids, ADᵀ⟩ for each unit, and its rounding: [U, n, m], [U, n, d], [U, m, d] → [U] each."""
     wide = wide_dtype(A.dtype)
@@ -85,17 +79,6 @@ def cross_inner(G_at_ids: Tensor, A: Tensor, D: Tensor) -> Norms:
     reach.mul_(torch.linalg.vector_norm(D, dim=2, dtype=wide).unsqueeze(1))
     room = reach.sum((1, 2), dtype=torch.float64).mul_((A.shape[2] + 16) * unit_of(wide) / UNIT)
     return inner(G_at_ids, matmul(A, D.transpose(1, 2)).to(wide)), room, None
-
-
-def same_id_inner(D: Tensor, ids: Tensor) -> Norms:
-    """Return Σ (DDᵀ)_st over positions of one id, per unit, and its rounding: [U, n, d], [U, n] → [U] each."""
-    DD = gram(D)
-    is_same = (ids.unsqueeze(2) == ids.unsqueeze(1)).to(DD.dtype)
-    length = lengths(DD).unsqueeze(2)
-    reach = torch.bmm(is_same, length).mul_(length)
-    of_ids = reach.sum((1, 2), dtype=torch.float64)
-    longer = in_units(torch.count_nonzero(reach, dim=(1, 2)).add_(2).square_() * of_ids, DD.dtype)
-    return inner(DD, is_same), of_ids.mul_((D.shape[2] + 16) * unit_of(DD.dtype) / UNIT), longer
 
 
 def lengths(gram: Tensor) -> Tensor:
@@ -123,9 +106,11 @@ def dot_rounding(num_features: int, piece: int) -> tuple[float, float]:
     m for their sum. What is d·u times as large as this is left to :data:`HIGHER`.
 
     Args:
-        num_features: d.
+        num_features: d; 0: the vectors are one-hot.
         piece: c, where there are pieces: of more than 2c features.
     """
+    if num_features == 0:
+        return 0.0, 0.0
     if num_features <= 2 * piece:
         return (num_features + 1) / 2, (num_features + 1) / 2
     return piece + 1.0 + math.ceil(num_features / piece), 0.0
@@ -173,10 +158,9 @@ def gradient_of(parameter: nn.Parameter) -> Tensor:
     return parameter.grad
 
 
-def add_product_to_grad(parameter: nn.Parameter, left: Tensor, right: Tensor, scale: float) -> None:
-    """Add ``scale · left @ right`` to ``parameter.grad``, inside the GEMM where the dtypes allow it."""
-    grad = gradient_of(parameter)
-    if grad.dtype is left.dtype and left.dtype not in _HALF:
-        grad.addmm_(left, right, alpha=scale)
+def add_product(grad: Tensor, G: Tensor, A: Tensor, scale: float) -> None:
+    """Add ``scale · GᵀA`` to a weight's gradient, inside the GEMM where the dtypes allow it: [m, p] and [m, d]."""
+    if grad.dtype is G.dtype and grad.dtype not in _HALF:
+        grad.addmm_(G.t(), A, alpha=scale)
     else:
-        grad.add_(matmul(left, right).to(grad.dtype), alpha=scale)
+        grad.add_(matmul(G.t(), A).to(grad.dtype), alpha=scale)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from doppel.privacy.clipping.arithmetic import HIGHER, UNIT, Norms, unit_of, wide_dtype
 from doppel.privacy.clipping.formed import FormedGradients
 from doppel.privacy.clipping.functional import FunctionalRule
-from doppel.privacy.clipping.groups import add_products
+from doppel.privacy.clipping.groups import add_products, cross_terms
 from doppel.privacy.clipping.held_weights import HeldWeights
 from doppel.privacy.clipping.linear import LinearRule
 from doppel.privacy.clipping.parameter_use import ParameterUseAudit
@@ -93,9 +93,9 @@ class PerSampleClipper:
         self._tables: list[dict[str, Any]] = [x for m in self._modules for x in (m._modules, m._parameters)]
         self._structure = self._found_structure()
         self.rules = build_rules(model)
-        self._formed = FormedGradients([p for rule in self.rules for p in rule.formed_parameters])
         linear = [rule for rule in self.rules if isinstance(rule, LinearRule)]
-        self._num_grams = sum(rule.trains_weight and not rule.is_formed for rule in linear)
+        self._num_grams = sum(rule.trains_weight and not rule.is_formed for rule in self.rules)
+        self._formed = FormedGradients([p for rule in self.rules for p in rule.formed_parameters])
         of_linear = {id(p): p for rule in linear for p in (rule.weight, rule.bias) if p is not None}
         self._weights = HeldWeights(list(of_linear.values()))
         self._constant = functools.cache(torch.tensor)
@@ -116,11 +116,10 @@ class PerSampleClipper:
         """Bytes of units' gradients, and of factors of them, that are held between backward pass and clipped sum."""
         if self._capture is None:
             return 0
-        tensors = [x for kept in self._capture.kept for x in kept.tensors]
+        tensors = [part.gradients for part in self._formed.parts]
         for shared in self._capture.inputs:
-            tensors += [x for x in (shared.A, *(G for _, _, G, _ in shared.readers)) if x is not None]
-        tensors += [part.gradients for part in self._formed.parts if part.gradients is not None]
-        return sum(x.nbytes for x in {id(x): x for x in tensors}.values())
+            tensors += [shared.A, *(G for _, _, G, _ in shared.readers)]
+        return sum(x.nbytes for x in {id(x): x for x in tensors}.values() if x is not None)
 
     def begin_step(self) -> None:
         """Make copies of weights in half precision once from here on, until :meth:`end_step`: weights must not change.
@@ -255,8 +254,8 @@ class PerSampleClipper:
         """Norm of each unit [U]: as computed, and a bound that the true one does not exceed; None without any."""
         wide = wide_dtype(self._parameters[0][1].dtype)
         found: list[Norms] = [grams.norms() for grams in capture.grams.values()]
-        found += [(part.squares(), None, None) for part in self._formed.parts]
-        found += [norms for kept in capture.kept for norms in kept.norms()]
+        found += [(part.squares(), None, None) for part in (*self._formed.parts, *capture.calls)]
+        found += cross_terms(capture.inputs)
         if not found:
             return None
         squares, room, longer = (_sum(x) for x in zip(*found, strict=True))
@@ -270,8 +269,8 @@ class PerSampleClipper:
     def _add_clipped(
         self, capture: Capture, safe_norms: Tensor, scale: float, on_ready: Callable[[nn.Parameter], None] | None
     ) -> None:
-        dtypes = {safe_norms.dtype, *(x.A.dtype for x in capture.inputs if x.A is not None)}
-        dtypes.update(p.dtype for part in self._formed.parts for p in part.parameters)
+        dtypes = {safe_norms.dtype, *(x.flat_A.dtype for x in capture.inputs if x.flat_A is not None)}
+        dtypes.update(part.gradients.dtype for part in self._formed.parts if part.gradients is not None)
         margin = 2.0**-10 if torch.float16 in dtypes else 152.0 * max(unit_of(wide_dtype(x)) for x in dtypes)
         factors = (self.max_grad_norm / (1.0 + margin) / safe_norms).clamp_(max=1.0)
         nonfinite = safe_norms.lt(math.inf).logical_not_()
@@ -282,23 +281,17 @@ class PerSampleClipper:
         erased = nonfinite if may_be_any(nonfinite) else None  # 0 · nan is nan
         added = _ignore if on_ready is None else self._counted(capture, on_ready)
         weights = factors if scale == 1.0 else factors * scale
-        for part in self._formed.parts:
+        for part in (*self._formed.parts, *capture.calls):
             reached = part.reached
             part.add(weights, erased)
             for parameter in reached:
                 added(parameter)
         add_products(capture.inputs, factors, scale, self._bound, erased, added)
-        while capture.kept:
-            kept = capture.kept.pop(0)
-            kept.add_clipped(weights, erased)
-            for parameter in kept.parameters:
-                added(parameter)
 
     def _counted(self, capture: Capture, on_ready: Callable[[nn.Parameter], None]) -> Callable[[nn.Parameter], None]:
         """Return what is called at each use of a parameter: of a tied weight, the last finishes it."""
-        users = Counter(id(p) for part in self._formed.parts for p in part.reached)
+        users = Counter(id(p) for part in (*self._formed.parts, *capture.calls) for p in part.reached)
         users.update(id(weight) for shared in capture.inputs for weight, *_ in shared.readers)
-        users.update(id(p) for kept in capture.kept for p in kept.parameters)
 
         def added(parameter: nn.Parameter) -> None:
             users[id(parameter)] -= 1
@@ -319,7 +312,7 @@ def _ignore(parameter: nn.Parameter) -> None:
 
 def _sum(terms: Iterable[Tensor | None]) -> Tensor | None:
     there = [x for x in terms if x is not None]
-    return torch.stack(there).sum(0) if there else None
+    return torch.stack(there).sum(0) if len(there) > 1 else next(iter(there), None)
 
 
 def _is_in_place_error(error: RuntimeError) -> bool:

@@ -8,25 +8,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from doppel.privacy.clipping.arithmetic import (
-    Norms,
-    cross_inner,
-    erase_units,
-    gemm_operand,
-    gradient_of,
-    same_id_inner,
-    wide_dtype,
-)
+from doppel.privacy.clipping.arithmetic import wide_dtype
+from doppel.privacy.clipping.groups import LayerInput
 from doppel.privacy.clipping.refusals import UnsupportedLayerError
-from doppel.privacy.clipping.rule import Capture, Kept, LayerRule
+from doppel.privacy.clipping.rule import Capture, LayerRule
 
 
 class EmbeddingRule(LayerRule):
     """A unit's gradient is EᵀD, with one-hot rows E of its ids and output gradients D [n, d].
 
-    ‖EᵀD‖² = Σ_{s,t} [id_s = id_t] (DDᵀ)_st: positions that share an id add up before they are squared. Ids
-    equal to ``padding_idx`` get no gradient, as in torch. Hugging Face's ``…ScaledWordEmbedding`` (Gemma, Bart, …) has
-    its rows multiplied by a constant, and so D.
+    ‖EᵀD‖² = ⟨EEᵀ, DDᵀ⟩, as that of a linear layer, and EEᵀ tells which positions share an id. Ids equal to
+    ``padding_idx`` get no gradient, as in torch. Hugging Face's ``…ScaledWordEmbedding`` (Gemma, Bart, …) has its rows
+    multiplied by a constant, and so D.
 
     Ids of shape [1, T] (position ids that the model broadcasts over its batch) are expanded to [rows, T], so
     that every row has a gradient of its own.
@@ -34,15 +27,12 @@ class EmbeddingRule(LayerRule):
 
     module_type = nn.Embedding
     parameter_names = ("weight",)
+    is_formed = False
 
     def __init__(self, name: str, module: nn.Module) -> None:
         super().__init__(name, module)
         self.padding_idx: int | None = module.padding_idx  # type: ignore[assignment]
         self.scale = float(getattr(module, "embed_scale", 1.0))
-
-    @property
-    def formed_parameters(self) -> list[nn.Parameter]:
-        return []
 
     @classmethod
     def matches(cls, module: nn.Module) -> bool:
@@ -65,35 +55,20 @@ class EmbeddingRule(LayerRule):
         capture: Capture = ctx.capture
         if capture.is_open:
             (ids,) = ctx.saved_tensors
-            ids = ids.expand(capture.num_rows, *ids.shape[1:]).reshape(capture.num_units, -1)
-            D = gemm_operand(capture.split(grads))
+            ids = ids if len(ids) == capture.num_rows else ids.expand(capture.num_rows, *ids.shape[1:])
+            ids = ids.reshape(capture.num_units, -1)
+            D = capture.split(grads)
+            D = D.to(wide_dtype(D.dtype))  # here is no product to speed up by half precision
             if self.scale != 1.0:
                 D = D * self.scale
             if self.padding_idx is not None:
                 D = D.masked_fill((ids == self.padding_idx).unsqueeze(-1), 0)
-            capture.kept.append(EmbeddingGradient(self.weight, ids, D, capture.tied))
+            capture.keep(LayerInput(ids, D.flatten(0, 1)), self.weight, _add_rows, D, ids.flatten())
         return (None,)
 
 
-class EmbeddingGradient(Kept):
-    """EᵀD of each unit, from its ids [U, n] and gradients D [U, n, d]; and its inner product with a tied layer's."""
-
-    def __init__(self, weight: nn.Parameter, ids: Tensor, D: Tensor, tied: dict[int, tuple[Tensor, Tensor]]) -> None:
-        self.parameters, self.tensors, self._tied = [weight], (ids, D), tied
-
-    def norms(self) -> list[Norms]:
-        ids, D = self.tensors
-        A, G = self._tied.pop(id(self.parameters[0]), (None, None))
-        if A is None or G is None:
-            return [same_id_inner(D, ids)]
-        cross = cross_inner(G.gather(2, ids.unsqueeze(1).expand(-1, G.shape[1], -1)), A.to(D.dtype), D)
-        return [same_id_inner(D, ids), cross, cross]  # 2⟨·, ·⟩
-
-    def add_clipped(self, weights: Tensor, erased: Tensor | None) -> None:
-        ids, D = self.tensors  # in float32: here is no product to speed up by half precision
-        rows = (D if erased is None else erase_units(D, erased)) * weights.to(wide_dtype(D.dtype)).view(-1, 1, 1)
-        grad = gradient_of(self.parameters[0])
-        grad.index_add_(0, ids.flatten(), rows.flatten(0, 1).to(grad.dtype))
+def _add_rows(grad: Tensor, ids: Tensor, rows: Tensor, scale: float) -> None:
+    grad.index_add_(0, ids, rows.to(grad.dtype), alpha=scale)
 
 
 def refuse_flat_ids(name: str, output: Tensor) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter, defaultdict
+from collections import defaultdict
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,12 @@ from doppel.privacy.clipping.groups import part_size
 
 #: Squares of so many numbers are summed in the wide dtype, and these sums in float64.
 _PIECE = 256
+#: Bytes of matrices that are allocated together, on a CPU and on a GPU; others come in eight parts, as activations go.
+_SMALL_CPU, _SMALL = 2**20, 2**26
 
 
 class FormedPart:
-    """Units' gradients of some parameters, [U, P], in the wide dtype.
+    """Units' gradients of matrices of one shape, [L, U, P], or of other parameters in a row, [1, U, P], and wide.
 
     What is clipped is what the norm was taken of, so that nothing needs room but the rounding of the squares.
 
@@ -25,9 +27,9 @@ class FormedPart:
     """
 
     def __init__(self, parameters: list[nn.Parameter]) -> None:
-        self.parameters = sorted(parameters, key=lambda p: p.shape)
-        self._kinds = Counter(p.shape for p in self.parameters)
-        self._sizes = [num * shape.numel() for shape, num in self._kinds.items()]
+        self.parameters = parameters
+        self._is_stacked = parameters[0].dim() > 1 and len({p.shape for p in parameters}) == 1
+        self._sizes = [p.numel() for p in parameters[: 1 if self._is_stacked else None]]
         self._sizes.append(-sum(self._sizes) % _PIECE)  # zeros
         self.clear()
 
@@ -39,10 +41,10 @@ class FormedPart:
     def place(self, parameter: nn.Parameter, num_units: int) -> Tensor:
         """Return where the gradients of so many units U are written to, [U, \\*shape]: all of them, and once."""
         if self.gradients is None:
-            shape, dtype = (num_units, sum(self._sizes)), wide_dtype(parameter.dtype)
-            self.gradients = torch.empty(shape, dtype=dtype, device=parameter.device)
+            shape = len(self.parameters) if self._is_stacked else 1, num_units, sum(self._sizes)
+            self.gradients = torch.empty(shape, dtype=wide_dtype(parameter.dtype), device=parameter.device)
             if self._sizes[-1]:
-                self.gradients[:, -self._sizes[-1] :].zero_()
+                self.gradients[:, :, -self._sizes[-1] :].zero_()
             self._places = dict(zip(map(id, self.parameters), self._views(self.gradients), strict=True))
         return self._places.pop(id(parameter))
 
@@ -60,27 +62,31 @@ class FormedPart:
         assert self.gradients is not None
         if self._places:
             torch._foreach_zero_(list(self._places.values()))
-        pieces = self.gradients.unflatten(1, (-1, _PIECE))
-        return torch.linalg.vector_norm(pieces, dim=2).square_().sum(1, dtype=torch.float64)
+        pieces = self.gradients.unflatten(2, (-1, _PIECE))
+        return torch.linalg.vector_norm(pieces, dim=3).square_().sum((0, 2), dtype=torch.float64)
 
     def add(self, weights: Tensor, erased: Tensor | None) -> None:
         """Add Σᵢ weightsᵢ gᵢ to each ``grad``; ``erased`` marks units that are not finite, for 0 · nan is nan."""
         assert self.gradients is not None
         if erased is not None:
             self.gradients.masked_fill_(erased.unsqueeze(1), 0.0)
-        sums = self._views(weights.to(self.gradients.dtype) @ self.gradients)
-        pairs = [(gradient_of(p), x) for p, x in zip(self.parameters, sums, strict=True) if id(p) not in self._places]
+        weights = weights.to(self.gradients.dtype).expand(len(self.gradients), 1, -1)
+        sums = zip(self.parameters, self._views(torch.bmm(weights, self.gradients).squeeze(1)), strict=True)
+        pairs = [(gradient_of(p), x) for p, x in sums if id(p) not in self._places]
         torch._foreach_add_([grad for grad, _ in pairs], [x for _, x in pairs])
         self.clear()
 
-    def _views(self, flat: Tensor) -> list[Tensor]:
-        """[…, P] as […, \\*shape] for each parameter: those of one shape are one block."""
-        blocks = zip(self._kinds.items(), flat.split(self._sizes, -1), strict=False)
-        return [x for (shape, num), block in blocks for x in block.unflatten(-1, (num, *shape)).unbind(flat.dim() - 1)]
+    def _views(self, x: Tensor) -> list[Tensor]:
+        """[L, …, P] as […, \\*shape] for each parameter."""
+        if self._is_stacked:
+            x = x[..., : self._sizes[0]] if self._sizes[1] else x
+            return list(x.view(*x.shape[:-1], *self.parameters[0].shape).unbind(0))
+        pairs = zip(x.squeeze(0).split(self._sizes, -1), self.parameters, strict=False)
+        return [column if p.dim() == 1 else column.view(*column.shape[:-1], *p.shape) for column, p in pairs]
 
 
 class FormedGradients:
-    """All formed gradients of one capture after another, in parts of a budget that fill as the backward pass goes.
+    """All formed gradients of one capture after another, in parts that fill as the backward pass goes.
 
     Args:
         parameters: In the order of the forward pass.
@@ -106,11 +112,15 @@ class FormedGradients:
 
     def _find_parts(self, num_units: int) -> dict[int, FormedPart]:
         """The part of each parameter, by its id."""
-        parts: dict[object, list[nn.Parameter]] = defaultdict(list)
-        numbers: Counter[object] = Counter()
+        kinds: dict[object, list[nn.Parameter]] = defaultdict(list)
         for p in self._parameters:
-            kind = p.dtype, p.device
-            numbers[kind] += p.numel()
-            size = part_size(num_units * wide_dtype(p.dtype).itemsize, 2**63, p.is_cuda)
-            parts[kind, numbers[kind] // size].append(p)
-        return {id(p): part for part in map(FormedPart, parts.values()) for p in part.parameters}
+            kinds[p.dtype, p.device, p.shape if p.dim() > 1 else None].append(p)
+        parts = []
+        for alike in kinds.values():
+            first, num = alike[0], len(alike)
+            bytes_of_one = num_units * first.numel() * wide_dtype(first.dtype).itemsize
+            if first.dim() > 1 and bytes_of_one * num > (_SMALL if first.is_cuda else _SMALL_CPU):
+                num = -(-num // 8)
+            size = part_size(bytes_of_one, num, first.is_cuda)
+            parts += [FormedPart(alike[start : start + size]) for start in range(0, len(alike), size)]
+        return {id(p): part for part in parts for p in part.parameters}

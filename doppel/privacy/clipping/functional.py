@@ -15,11 +15,10 @@ from torch.func import functional_call, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
-from doppel.privacy.clipping.arithmetic import Norms
 from doppel.privacy.clipping.embedding import refuse_flat_ids
 from doppel.privacy.clipping.formed import FormedPart
 from doppel.privacy.clipping.refusals import UnsupportedLayerError
-from doppel.privacy.clipping.rule import Capture, Kept, LayerRule, observed
+from doppel.privacy.clipping.rule import Capture, LayerRule, observed
 
 #: Numbers that the gradients of one block of units may have: 128 MiB in float32.
 BLOCK_NUMBERS = 2**25
@@ -66,7 +65,7 @@ class FunctionalRule(LayerRule):
 
     @property
     def formed_parameters(self) -> list[nn.Parameter]:
-        return []
+        return []  # each call has buffers of its own
 
     def call(self, capture: Capture, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         leaves, structure = tree_flatten(self.plain_forward(*args, **kwargs))
@@ -111,7 +110,7 @@ class FunctionalRule(LayerRule):
     def pull(self, ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.capture.is_open:
             ctx.call.inputs, ctx.call.grads = ctx.saved_tensors, grads
-            ctx.capture.kept.append(ctx.call)
+            ctx.capture.calls.append(ctx.call)
         return None, None, *grads, *[None] * (len(ctx.needs_input_grad) - 5 - len(grads))
 
     def refusal(self, what: str) -> UnsupportedLayerError:
@@ -120,7 +119,7 @@ class FunctionalRule(LayerRule):
 
 
 @dataclass(eq=False)
-class FunctionalCall(Kept):
+class FunctionalCall:
     """One call of a layer: from its inputs and output gradients each unit's gradient can be formed.
 
     Args:
@@ -148,18 +147,13 @@ class FunctionalCall(Kept):
     grads: Sequence[Tensor] = ()
 
     def __post_init__(self) -> None:
-        self.parameters = self.rule.trained_parameters
+        self.reached = self.rule.trained_parameters
         self._has_rows: tuple[bool, ...] = ()
         self._squared = torch.empty(0)
         self._part: FormedPart | None = None  # of all units
 
-    @property
-    def tensors(self) -> list[Tensor]:  # type: ignore[override]
-        formed = None if self._part is None else self._part.gradients
-        return [*self.inputs, *self.grads, *([] if formed is None else [formed])]
-
     # -------------------------------------------------------------------------------- norms
-    def norms(self) -> list[Norms]:
+    def squares(self) -> Tensor:
         structure, refusals = str(self.structure), []
         for has_rows in self.guesses(self.inputs):
             try:
@@ -171,7 +165,7 @@ class FunctionalCall(Kept):
             else:
                 if self.num_units > 1:  # a unit alone tells nothing
                     self.rule.compared.add((structure, has_rows))
-                return [(self._squared, None, None)]
+                return self._squared
         raise refusals[0]
 
     def guesses(self, inputs: Sequence[Tensor]) -> list[tuple[bool, ...]]:
@@ -209,7 +203,7 @@ class FunctionalCall(Kept):
 
         How many units are side by side depends on nothing private.
         """
-        size = max(BLOCK_NUMBERS // sum(p.numel() for p in self.parameters), 1)
+        size = max(BLOCK_NUMBERS // sum(p.numel() for p in self.reached), 1)
         for start in range(0, self.num_units, size):
             units = slice(start, start + size)
             try:
@@ -223,7 +217,7 @@ class FunctionalCall(Kept):
                     "change nothing in place, draw nothing (MultiheadAttention(dropout=0); a Dropout beside it may "
                     "stay), build it of layers that doppel.privacy.check names, or freeze it"
                 ) from error
-            part = FormedPart(self.parameters)
+            part = FormedPart(self.reached)
             for key, parameter in self.rule.owned.items():
                 part.place(parameter, len(gradients[key])).copy_(gradients[key])
             yield units, outputs, part
@@ -259,7 +253,7 @@ class FunctionalCall(Kept):
             return vmap(of_unit, in_dims, randomness="error")([split(x) for x in self.grads], inputs)
 
     # -------------------------------------------------------------------------------- clipped sum
-    def add_clipped(self, weights: Tensor, erased: Tensor | None) -> None:
+    def add(self, weights: Tensor, erased: Tensor | None) -> None:
         if self._part is not None:
             self._part.add(weights, erased)
             return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -12,10 +13,11 @@ from torch import Tensor, nn
 from doppel.privacy.clipping.arithmetic import (
     UNIT,
     Norms,
-    add_product_to_grad,
     bmm_into,
     centre_operands,
+    cross_inner,
     dot_rounding,
+    gradient_of,
     in_units,
     lengths,
     unit_of,
@@ -33,20 +35,26 @@ def part_size(bytes_of_one: int, num: int, is_cuda: bool) -> int:
     return max(1, min(num, (BUDGET if is_cuda else BUDGET_CPU) // max(bytes_of_one, 1)))
 
 
+#: Adds to a weight's gradient: (gradient, flat G, flat A times the clip factors, scale).
+AddProduct = Callable[[Tensor, Tensor, Tensor, float], None]
+
+
 @dataclass(eq=False)
 class LayerInput:
     """An input A that one layer after another reads: it has one Gram matrix, and one copy times the clip factors.
 
     Attributes:
-        A: [U, n, d], once the first of them has its output gradient.
-        flat_A: The same, [U·n, d].
-        readers: Weights whose gradient is GᵀA, whether it is stored transposed, G [U, n, p], and the same as [U·n, p].
+        A: [U, n, d], once the first of them has its output gradient; or the ids [U, n] of an embedding, whose A is
+            one-hot.
+        flat_A: The same, [U·n, d]. Of an embedding, this is G, and its readers have the ids in its place: rows of G are
+            added at them.
+        readers: Weights whose gradient is GᵀA, how it is added, G [U, n, p], and the same as [U·n, p].
         place: Of the Gram matrix: which part, and where in it.
     """
 
     A: Tensor | None = None
     flat_A: Tensor | None = None
-    readers: list[tuple[nn.Parameter, bool, Tensor, Tensor]] = field(default_factory=list)
+    readers: list[tuple[nn.Parameter, AddProduct, Tensor, Tensor]] = field(default_factory=list)
     place: tuple[int, int] | None = None
 
 
@@ -70,6 +78,9 @@ class Grams:
         c·aₛ + δₛ with ‖δₛ‖ ≤ v·c·αₛ and v that precision's unit, so that ‖Gᵀδ‖² = Σ (gₛ·gₜ)(δₛ·δₜ) is at most
         v²c²·Σ αₛαₜ|gₛ·gₜ|. These are lengths, which are added to the norm and not to its square. In float16 2⁻¹²R² is
         added to the square, so that no operand leaves its range (:func:`.arithmetic.centre_operands`).
+
+        *Of an embedding* aₛ is one-hot. AAᵀ tells which ids are equal, exactly: k = l = 0. The clipped gradient is a
+        sum of rows of G times c in the wide dtype, at most n for an entry, so (n + 2)·u·c·R holds for it, too.
 
         n counts the positions that reach anything: adding an exact zero rounds nothing. It must not count padding, for
         then a unit's factor would depend on the longest unit beside it.
@@ -112,9 +123,13 @@ class Grams:
             self._form(A, self._places[shared.place[1]])
         self._form(G, self._places[self._shape[0] + len(self._index)])
         self._index.append(shared.place[1])
-        self._weights.append(_weights_of(A.shape[2], G.shape[2], self._piece, unit_of(self._wide)))
+        num_inputs = A.shape[2] if A.dim() == 3 else 0
+        self._weights.append(_weights_of(num_inputs, G.shape[2], self._piece, unit_of(self._wide)))
 
     def _form(self, x: Tensor, out: Tensor) -> None:
+        if x.dim() == 2:
+            torch.eq(x.unsqueeze(2), x.unsqueeze(1), out=out)
+            return
         if x.shape[2] <= 2 * self._piece:
             bmm_into(x, x.mT, out)
             return
@@ -187,32 +202,46 @@ def add_products(
             there are none.
         added: Called with each weight.
     """
-    lengths_of = {x.A.shape[1]: x.A for x in inputs if x.A is not None}
-    of_positions = {n: _of_positions(factors, erased, like) for n, like in lengths_of.items()}
+    of_positions = {n: _of_positions(factors, erased, n) for n in {x.A.shape[1] for x in inputs if x.A is not None}}
     inputs.reverse()
     while inputs:
-        assert inputs[-1].A is not None
-        size = part_size(inputs[-1].A.nbytes, len(inputs), inputs[-1].A.is_cuda)
-        part = [inputs.pop() for _ in range(size)]
+        first = inputs[-1].flat_A
+        assert first is not None
+        part = [inputs.pop() for _ in range(part_size(first.nbytes, len(inputs), first.is_cuda))]
         weights = [of_positions[x.A.shape[1]] for x in part]  # type: ignore[union-attr]
         scaled = list(torch._foreach_mul([x.flat_A for x in part], [own for own, _ in weights]))  # type: ignore[misc]
         for x, (_, is_erased) in zip(part, weights, strict=True):
-            A, x.flat_A, own_scale = scaled.pop(0).to(x.A.dtype), None, scale  # type: ignore[union-attr]
+            A, x.flat_A, own_scale = scaled.pop(0).to(x.flat_A.dtype), None, scale  # type: ignore[union-attr]
             A = A if is_erased is None else A.masked_fill_(is_erased, 0)
             while x.readers:
-                weight, is_transposed, G, flat = x.readers.pop(0)
-                flat = flat if is_erased is None else flat.masked_fill(is_erased, 0)
+                weight, add, G, flat = x.readers.pop(0)
+                if flat.is_floating_point() and is_erased is not None:
+                    flat = flat.masked_fill(is_erased, 0)
                 if flat.dtype is torch.float16:
                     clean = x.A if erased is None else x.A.masked_fill(erased[:, None, None], 0)  # type: ignore[union-attr]
                     A, flat, own_scale = centre_operands(clean, flat.view_as(G), factors, scale, bound)  # type: ignore[arg-type]
                 del G
-                left, right = (A, flat) if is_transposed else (flat, A)
-                add_product_to_grad(weight, left.t(), right, own_scale)
+                add(gradient_of(weight), flat, A, own_scale)
                 added(weight)
 
 
-def _of_positions(factors: Tensor, erased: Tensor | None, like: Tensor) -> tuple[Tensor, Tensor | None]:
+def cross_terms(inputs: list[LayerInput]) -> list[Norms]:
+    """Return what a weight of two layers, an embedding and a linear one, adds to the squared norms of both."""
+    uses: dict[int, list[tuple[Tensor, Tensor]]] = defaultdict(list)
+    for x in inputs:
+        for weight, _, G, _ in x.readers:
+            assert x.A is not None
+            uses[id(weight)].append((x.A, G))
+    found = []
+    for both in uses.values():
+        if len(both) == 2:
+            (ids, D), (A, G) = sorted(both, key=lambda use: use[0].dim())
+            G_at_ids = G.gather(2, ids.unsqueeze(1).expand(-1, G.shape[1], -1))
+            found += [cross_inner(G_at_ids, A.to(D.dtype), D)] * 2  # 2⟨·, ·⟩
+    return found
+
+
+def _of_positions(factors: Tensor, erased: Tensor | None, n: int) -> tuple[Tensor, Tensor | None]:
     """Factors, and which are erased, of each unit's n positions, [U·n, 1]."""
-    n, wide = like.shape[1], factors.to(wide_dtype(like.dtype))
-    both = [None if x is None else x.unsqueeze(1).expand(-1, n).reshape(-1, 1) for x in (wide, erased)]
+    both = [None if x is None else x.unsqueeze(1).expand(-1, n).reshape(-1, 1) for x in (factors, erased)]
     return both[0], both[1]  # type: ignore[return-value]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from doppel.privacy.clipping.arithmetic import bmm_into, gemm_operand
+from doppel.privacy.clipping.arithmetic import add_product, bmm_into, gemm_operand
 from doppel.privacy.clipping.rule import Capture, LayerRule
 
 #: A layer is narrow if it has at most so many inputs or outputs, and so many times as many of the other; and small if
@@ -29,7 +29,7 @@ class LinearRule(LayerRule):
 
     *Narrow layers*, such as the factors of LoRA, and small ones form a unit's gradient: it takes about as many numbers
     as A and G, less work than the grams, and a vector times the formed gradients gives the clipped sum. What is clipped
-    is then what the norm was taken of, so that its room for rounding is that of :func:`.arithmetic.formed_norm` alone.
+    is then what the norm was taken of, so that its room for rounding is that of :class:`.formed.FormedPart` alone.
     The widths decide, which are public, and not the positions (as in Bu et al., 2023, "mixed" ghost clipping): whoever
     is beside a unit, and makes it padded, changes neither the way nor the room. *Biases* have the gradient Σₛgₛ, which
     is formed as well.
@@ -50,15 +50,6 @@ class LinearRule(LayerRule):
         super().__init__(name, module)
         low, high = sorted(self.weight.shape)
         self.is_formed = (low <= _NARROW and high >= _NARROWER * low) or low * high <= _SMALL
-        self.is_tied = False
-
-    def tie(self) -> None:
-        """Note that the weight is an embedding's too, whose rule needs this layer's factors for the cross term."""
-        self.is_tied, self.is_formed = True, False
-
-    @property
-    def formed_parameters(self) -> list[nn.Parameter]:
-        return [p for p in self.trained_parameters if self.is_formed or p is not self.weight]
 
     @classmethod
     def matches(cls, module: nn.Module) -> bool:
@@ -77,33 +68,43 @@ class LinearRule(LayerRule):
         if dtype is not None:
             held = capture.weights.of(dtype)
             weight, bias = held[id(weight)], None if bias is None else held[id(bias)]
-        weight = weight.t() if self.is_transposed else weight
-        ctx.save_for_backward(x, weight)
-        return F.linear(x, weight, bias)
+        if not self.is_transposed:
+            ctx.save_for_backward(x, None, weight)
+            return F.linear(x, weight, bias)
+        flat = x.flatten(0, -2)
+        ctx.save_for_backward(x, flat, weight.t())
+        return torch.addmm(bias, flat, weight).view(*x.shape[:-1], -1)  # type: ignore[arg-type]
 
     def pull(self, ctx: Any, grads: Tensor) -> tuple[Tensor | None]:
         capture: Capture = ctx.capture
-        x, weight = ctx.saved_tensors  # weight [p, d]
-        flat_grads = grads.flatten(0, -2)
+        x, flat, weight = ctx.saved_tensors  # weight [p, d]
+        flat_grads = None if self.is_formed else grads.flatten(0, -2)
         if capture.is_open:
             G = capture.split(grads)
             if self.bias is not None and self.trains_bias:
                 place = capture.place(self.bias)
                 torch.sum(G, 1, dtype=place.dtype, out=place)
-            if self.trains_weight and self.is_formed:
+            if self.trains_weight and flat_grads is None:
                 left, right = (capture.split(x), G) if self.is_transposed else (G, capture.split(x))
                 bmm_into(left.mT, right, capture.place(self.weight))
-            elif self.trains_weight:
+            elif self.trains_weight and flat_grads is not None:
                 if ctx.shared.A is None:
-                    ctx.shared.A, ctx.shared.flat_A = _operands(capture.split(x), x.flatten(0, -2))
-                G, flat_G = _operands(G, flat_grads)
-                capture.keep(self.weight, self.is_transposed, ctx.shared, G, flat_G)
-                if self.is_tied:
-                    capture.tied[id(self.weight)] = ctx.shared.A, G
-        return (torch.mm(flat_grads, weight).view(x.shape) if ctx.needs_input_grad[3] else None,)
+                    ctx.shared.A, ctx.shared.flat_A = _operands(
+                        capture.split(x), x.flatten(0, -2) if flat is None else flat
+                    )
+                add = _add_transposed if self.is_transposed else add_product
+                capture.keep(ctx.shared, self.weight, add, *_operands(G, flat_grads))
+        if not ctx.needs_input_grad[3]:
+            return (None,)
+        found = torch.matmul(grads, weight) if flat_grads is None else torch.mm(flat_grads, weight).view(x.shape)
+        return (found,)
 
 
 def _operands(x: Tensor, flat: Tensor) -> tuple[Tensor, Tensor]:
     """[U, n, f] and the same as [U·n, f], as they are multiplied."""
     wide = gemm_operand(x)
     return (x, flat) if wide is x else (wide, wide.flatten(0, 1))
+
+
+def _add_transposed(grad: Tensor, G: Tensor, A: Tensor, scale: float) -> None:
+    add_product(grad, A, G, scale)

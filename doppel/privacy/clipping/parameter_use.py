@@ -63,7 +63,7 @@ class ParameterUseAudit(TorchFunctionMode):
         """Return the output of a module with a rule: the model may use what the module made of its own parameters."""
         self._running.append((module, set()))
         try:
-            self._uses_of(module.forward, arguments)
+            self._uses_of(type(module).forward, arguments)
             output = forward(*arguments)
         finally:
             uses = {use for use in self._running.pop()[1] if use[0] != id(module)}

@@ -110,7 +110,7 @@ def _tie(judged: list[JudgedLayer]) -> None:
     for sharing in users.values():
         rules = sorted((layer.rule for layer in sharing), key=lambda rule: isinstance(rule, LinearRule))
         if len(rules) == 2 and isinstance(rules[0], EmbeddingRule) and isinstance(rules[1], LinearRule):
-            rules[1].tie()
+            rules[1].is_formed = False
         elif len(rules) > 1:
             names = ", ".join(f"'{layer.name}'" for layer in sharing)
             for layer in sharing:

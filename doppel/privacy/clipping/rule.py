@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from doppel.privacy.clipping.arithmetic import Norms
 from doppel.privacy.clipping.formed import FormedGradients
-from doppel.privacy.clipping.groups import Grams, LayerInput
+from doppel.privacy.clipping.groups import AddProduct, Grams, LayerInput
 from doppel.privacy.clipping.held_weights import HeldWeights
 from doppel.privacy.clipping.parameter_use import ParameterUseAudit
 from doppel.privacy.clipping.refusals import UnsupportedLayerError
@@ -30,6 +29,7 @@ class LayerRule(ABC):
     module_type: ClassVar[type[nn.Module]] = nn.Module
     parameter_names: ClassVar[tuple[str, ...]] = ("weight", "bias")
     min_dims: ClassVar[int] = 2  # of an output: a vector may run over rows or over features
+    is_formed = True  # units' gradients of the weight are; else they are products
 
     def __init__(self, name: str, module: nn.Module) -> None:
         self.name, self.module, self.plain_forward = name, module, module.forward
@@ -48,7 +48,7 @@ class LayerRule(ABC):
     @property
     def formed_parameters(self) -> list[nn.Parameter]:
         """Those whose units' gradients are formed side by side (:class:`.formed.FormedGradients`)."""
-        return self.trained_parameters
+        return [p for p in self.trained_parameters if self.is_formed or p is self.bias]
 
     @classmethod
     def matches(cls, module: nn.Module) -> bool:
@@ -135,30 +135,24 @@ def observed(*arguments: Any) -> Any:
     return (ObservedLayer.apply if torch._C._are_functorch_transforms_active() else _apply)(*arguments)
 
 
-class Kept(ABC):
-    """What a capture keeps of a layer whose gradient is neither formed side by side nor one product.
-
-    Attributes:
-        parameters: That are trained.
-        tensors: What is kept.
-    """
-
-    parameters: list[nn.Parameter]
-    tensors: Sequence[Tensor]
-
-    @abstractmethod
-    def norms(self) -> list[Norms]:
-        """Return terms of the norms of the units' gradients."""
-
-    @abstractmethod
-    def add_clipped(self, weights: Tensor, erased: Tensor | None) -> None:
-        """Add Σᵢ weightsᵢ gᵢ to each ``grad``; units marked ``erased`` add exactly zero, even where they hold nan."""
-
-
 def _adapted(name: str) -> str | None:
     """The name in its parent of the layer that an adapter of peft is of: ``fc1`` of ``….fc1.lora_A.default``."""
     layer, is_adapter, _ = name.partition(".lora_")
     return layer.rpartition(".")[2] if is_adapter else None
+
+
+class Formable(Protocol):
+    """Parameters whose units' gradients are formed; :class:`.formed.FormedPart` are, and calls of other layers."""
+
+    @property
+    def reached(self) -> list[nn.Parameter]:
+        """Parameters that have gradients."""
+
+    def squares(self) -> Tensor:
+        """Return the squared norms of the units' gradients, [U] in float64; nothing cancels in them."""
+
+    def add(self, weights: Tensor, erased: Tensor | None) -> None:
+        """Add Σᵢ weightsᵢ gᵢ to each ``grad``; units marked ``erased`` add exactly zero, even where they hold nan."""
 
 
 class Capture:
@@ -180,8 +174,7 @@ class Capture:
         observed: Whose layers have had their output gradient.
         grams: By positions and dtype.
         inputs: Of layers whose weights have products as gradients, in the order of the backward pass.
-        tied: Inputs [U, n, d] and output gradients [U, n, p] of layers with an embedding's weight, by its id.
-        kept: What other layers keep.
+        calls: Of layers without a formula.
     """
 
     def __init__(
@@ -202,8 +195,7 @@ class Capture:
         self.observed: set[LayerRule] = set()
         self.grams: dict[object, Grams] = {}
         self.inputs: list[LayerInput] = []
-        self.tied: dict[int, tuple[Tensor, Tensor]] = {}
-        self.kept: list[Kept] = []
+        self.calls: list[Formable] = []
         self._formed, self._num_grams, self._constant = formed, num_grams, constant
         self._last: tuple[Tensor, int, Tensor, LayerInput] | None = None
 
@@ -280,21 +272,21 @@ class Capture:
         """Return where units' gradients of a parameter are written to: [U, \\*shape], wide."""
         return self._formed.place(parameter, self.num_units)
 
-    def keep(self, weight: nn.Parameter, is_transposed: bool, shared: LayerInput, G: Tensor, flat_G: Tensor) -> None:
-        """Keep the factors of a weight's gradient, and form their Gram matrices."""
+    def keep(self, shared: LayerInput, weight: nn.Parameter, add: AddProduct, G: Tensor, flat_G: Tensor) -> None:
+        """Keep the factors of a weight's gradient, and form their Gram matrices; see :class:`.groups.LayerInput`."""
         key = G.shape[1], G.dtype
         if key not in self.grams:
             self.grams[key] = Grams(G.shape[1], self._num_grams, self.num_units, G, self._constant)
         self.grams[key].add(shared, G)
         if not shared.readers:
             self.inputs.append(shared)
-        shared.readers.append((weight, is_transposed, G, flat_G))
+        shared.readers.append((weight, add, G, flat_G))
 
     def close(self) -> None:
         """Free everything."""
         self.is_open = False
         self._formed.clear()
-        self.grams, self.inputs, self.tied, self.kept = {}, [], {}, []
+        self.grams, self.inputs, self.calls = {}, [], []
 
 
 def reentrant_checkpoint_error(rule: LayerRule) -> UnsupportedLayerError:

@@ -61,8 +61,8 @@ def test_the_widths_of_a_layer_decide_whether_gradients_are_formed(length: int) 
     weights = {id(rule.weight): rule.weight for rule in clipper.rules if getattr(rule, "is_transposed", False)}
     with clipper.capture(2):
         mean_losses(model, make_batch(2, length)).sum().backward()
-    formed = {id(p) for group in clipper._groups for p in group.parameters}
-    products = {id(rule.weight) for shared in clipper._capture.inputs for rule, _, _ in shared.readers}
+    formed = {id(p) for part in clipper._formed.parts for p in part.reached}
+    products = {id(weight) for shared in clipper._capture.inputs for weight, *_ in shared.readers}
     assert len(weights) == 8
     for own, weight in weights.items():
         assert own in (formed if weight.numel() <= 2048 else products)

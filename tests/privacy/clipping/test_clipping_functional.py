@@ -49,7 +49,7 @@ def test_float32_is_exact_to_1e_6_but_for_the_room_of_the_norm(name: str) -> Non
     found = clipped(model, batch, math.inf, losses=losses)
     assert_close(found, naive(exact, exact_batch, math.inf, losses=losses), 1e-6)
     eps = torch.finfo(torch.float32).eps
-    room = (256 + 16) * eps / 4 + 8 * eps  # formed_norm's of the squared norm, and η: 9.1e-6
+    room = (256 + 16) * eps / 4 + 8 * eps  # that of sums of squares, and η: 9.1e-6
     assert relative_error(clipped(model, batch, bound, losses=losses)[0], clipped_sum[0]) <= room + 1e-6
 
 
