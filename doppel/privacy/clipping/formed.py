@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from doppel.privacy.clipping.arithmetic import gradient_of, wide_dtype
 from doppel.privacy.clipping.groups import part_size
 
-#: Squares of so many numbers are summed in the wide dtype, and these sums in float64.
+#: Squares of at most so many numbers are summed in the wide dtype, and these sums in float64.
 _PIECE = 256
 #: Bytes of matrices that are allocated together, on a CPU and on a GPU; others come in eight parts, as activations go.
 _SMALL_CPU, _SMALL = 2**20, 2**26
@@ -29,8 +29,10 @@ class FormedPart:
     def __init__(self, parameters: list[nn.Parameter]) -> None:
         self.parameters = parameters
         self._is_stacked = parameters[0].dim() > 1 and len({p.shape for p in parameters}) == 1
-        self._sizes = [p.numel() for p in parameters[: 1 if self._is_stacked else None]]
-        self._sizes.append(-sum(self._sizes) % _PIECE)  # zeros
+        num = parameters[0].numel() if self._is_stacked else sum(p.numel() for p in parameters)
+        self._num_zeros = 0 if self._is_stacked else -num % _PIECE  # a matrix with a gap behind it is slow to write to
+        self._num = num + self._num_zeros
+        self._piece = max(size for size in range(1, _PIECE + 1) if self._num % size == 0)
         self.clear()
 
     def clear(self) -> None:
@@ -41,10 +43,10 @@ class FormedPart:
     def place(self, parameter: nn.Parameter, num_units: int) -> Tensor:
         """Return where the gradients of so many units U are written to, [U, \\*shape]: all of them, and once."""
         if self.gradients is None:
-            shape = len(self.parameters) if self._is_stacked else 1, num_units, sum(self._sizes)
+            shape = len(self.parameters) if self._is_stacked else 1, num_units, self._num
             self.gradients = torch.empty(shape, dtype=wide_dtype(parameter.dtype), device=parameter.device)
-            if self._sizes[-1]:
-                self.gradients[:, :, -self._sizes[-1] :].zero_()
+            if self._num_zeros:
+                self.gradients[:, :, -self._num_zeros :].zero_()
             self._places = dict(zip(map(id, self.parameters), self._views(self.gradients), strict=True))
         return self._places.pop(id(parameter))
 
@@ -62,7 +64,7 @@ class FormedPart:
         assert self.gradients is not None
         if self._places:
             torch._foreach_zero_(list(self._places.values()))
-        pieces = self.gradients.unflatten(2, (-1, _PIECE))
+        pieces = self.gradients.unflatten(2, (self._num // self._piece, self._piece))
         return torch.linalg.vector_norm(pieces, dim=3).square_().sum((0, 2), dtype=torch.float64)
 
     def add(self, weights: Tensor, erased: Tensor | None) -> None:
@@ -79,9 +81,9 @@ class FormedPart:
     def _views(self, x: Tensor) -> list[Tensor]:
         """[L, …, P] as […, \\*shape] for each parameter."""
         if self._is_stacked:
-            x = x[..., : self._sizes[0]] if self._sizes[1] else x
             return list(x.view(*x.shape[:-1], *self.parameters[0].shape).unbind(0))
-        pairs = zip(x.squeeze(0).split(self._sizes, -1), self.parameters, strict=False)
+        sizes = [*(p.numel() for p in self.parameters), self._num_zeros]
+        pairs = zip(x.squeeze(0).split(sizes, -1), self.parameters, strict=False)
         return [column if p.dim() == 1 else column.view(*column.shape[:-1], *p.shape) for column, p in pairs]
 
 
