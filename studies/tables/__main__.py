@@ -17,6 +17,7 @@ TASKS = {
         "metadata": "studies.tables.metadata:main",
         "optimizers": "studies.tables.optimizers:main",
         "tree-names": "studies.tables.tree_names:main",
+        "usable": "studies.tables.usable:main",
     },
 }
 
