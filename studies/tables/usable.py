@@ -44,16 +44,16 @@ from doppel.models.encoders import TextFeaturizer, minilm
 from doppel.models.made import LARGER
 
 PEOPLE, COLUMNS = "people", ("place", "text", "usable")
-#: Figure → the value that people have, from which nearness is counted; None: larger is nearer.
-FIGURES: Mapping[str, float | None] = {
-    "typical": 0.9,
-    "fluency_outliers": 0.05,
-    "auc_minilm": 0.5,
-    "auc_smollm2_135m": 0.5,
-    "precision_minilm": None,
-    "mauve_minilm": None,
-    "mauve_smollm2_135m": None,
-    "word_overlap": None,
+#: Figure → 1 where a larger value is nearer to people, -1 where a smaller one is.
+FIGURES: Mapping[str, int] = {
+    "typical": 1,
+    "fluency_outliers": -1,
+    "auc_minilm": -1,
+    "auc_smollm2_135m": -1,
+    "precision_minilm": 1,
+    "mauve_minilm": 1,
+    "mauve_smollm2_135m": 1,
+    "word_overlap": 1,
 }
 
 
@@ -150,9 +150,15 @@ def figures(
     return found
 
 
-def nearness(values: NDArray[np.float64], ideal: float | None) -> NDArray[np.float64]:
-    """How near values come to what people have; larger is nearer."""
-    return values if ideal is None else -np.abs(values - ideal)
+def nearness(values: NDArray[np.float64], people: float, sign: int) -> NDArray[np.float64]:
+    """How much values lack of what people have, negative; 0 for all that have it.
+
+    Args:
+        values: Of the writers.
+        people: People's own.
+        sign: See :data:`FIGURES`.
+    """
+    return np.minimum(sign * (values - people), 0.0)
 
 
 def score(read: pd.DataFrame, told: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
@@ -165,8 +171,8 @@ def score(read: pd.DataFrame, told: Mapping[str, Mapping[str, float]]) -> pd.Dat
     usable = by_writer.mean(axis=1)
     rows += [(name, "usable", value) for name, value in usable.items()]
     rows += [(name, figure, value) for name, own in told.items() for figure, value in own.items()]
-    for figure, ideal in FIGURES.items():
-        near = nearness(np.array([told[name][figure] for name in usable.index]), ideal)
+    for figure, sign in FIGURES.items():
+        near = nearness(np.array([told[name][figure] for name in usable.index]), told[PEOPLE][figure], sign)
         rows.append(("all writers", f"rank_correlation@{figure}", float(spearmanr(usable, near).statistic)))
     for one, other in zip(readers, readers[1:], strict=False):
         rows.append(("all writers", "kappa", float(cohen_kappa_score(read[one], read[other]))))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -46,16 +47,21 @@ def test_readers_are_counted_by_writer_and_agree_by_kappa(tmp_path: Path) -> Non
     one = filled(tmp_path, "one.csv", {"people": "yes", "model": "No"})
     other = filled(tmp_path, "other.csv", {"people": "yes", "model": "yes"})
     told = {
-        name: dict.fromkeys(usable.FIGURES, value) | {"num_compared": 5}
-        for name, value in (("people", 0.5), ("model", 0.1))
+        "people": dict.fromkeys(usable.FIGURES, 0.5) | {"num_compared": 5},
+        "model": dict.fromkeys(usable.FIGURES, 0.1) | {"num_compared": 5, "auc_minilm": 0.9},
     }
     table = usable.score(usable.readings([one, other], key), told).set_index(["setting", "metric"])["value"]
     assert table["people", "usable"] == 1.0
     assert (table["model", "usable_reader_1"], table["model", "usable"]) == (0.0, 0.5)
     assert table["all writers", "kappa"] == 0.0
     assert table["all writers", "rank_correlation@mauve_minilm"] == 1.0
-    assert table["all writers", "rank_correlation@auc_minilm"] == 1.0  # .5 is what people have
-    assert table["all writers", "rank_correlation@fluency_outliers"] == -1.0  # and .05
+    assert table["all writers", "rank_correlation@auc_minilm"] == 1.0  # the larger, the better they are told apart
+
+
+def test_more_than_people_have_is_no_nearer() -> None:
+    values = np.array([0.9, 0.8, 0.5])
+    np.testing.assert_allclose(usable.nearness(values, 0.8, 1), [0.0, 0.0, -0.3])
+    np.testing.assert_allclose(usable.nearness(values, 0.5, -1), [-0.4, -0.3, 0.0])
 
 
 def test_a_sheet_with_an_empty_cell_is_refused(tmp_path: Path) -> None:
