@@ -29,7 +29,8 @@ from doppel.errors import UserError
 _DOWNSTREAM = "attribute_downstream"
 #: First on a page: a MAUVE can be high where samples are no requests.
 _FIRST = "fluency_outliers"
-#: Says of few samples too how many are among people's requests.
+#: Second, and what systems are ordered by: of six writers it has the order of blind readers (docs/results.md). It says
+#: of few samples too how many are among people's requests.
 _PRECISION = "precision_minilm"
 #: Shares of samples, each of which is one trial.
 _OF_SAMPLES = (_FIRST, _PRECISION)
@@ -37,7 +38,6 @@ _OF_SAMPLES = (_FIRST, _PRECISION)
 _FIGURES = (
     "fluency",
     "word_overlap",
-    _PRECISION,
     "parsed_function_overlap",
     "parsed_chi_square",
     "parsed_own_tree_match",
@@ -121,8 +121,9 @@ def not_good_enough(
     Formal guarantees:
         A function of public figures of released samples, as :func:`best_first`.
 
-    A share has the 95 % CI of as many samples as were compared, however few. The system that has no bad figure is left
-    out.
+    A share has the 95 % CI of as many samples as were compared, however few. Where there is a precision, no MAUVE
+    decides: at .57 of the human value 35 of 40 samples were usable, which were more alike. The system that has no bad
+    figure is left out.
 
     Args:
         metrics: Of a report.
@@ -133,7 +134,8 @@ def not_good_enough(
     for name, own in metrics.items():
         for key in _names(metrics):
             told = band(own, key)
-            if told is not None and told.is_bad and not key.startswith("private/"):
+            is_decided = key.startswith("mauve_") and own.get(_PRECISION) is not None
+            if told is not None and told.is_bad and not is_decided and not key.startswith("private/"):
                 about, number = measure(key), own.get("num_compared")
                 text = f"{about.label} {about.show(own[key])}"
                 if key in _OF_SAMPLES and isinstance(number, int) and number > 0:
@@ -188,8 +190,8 @@ def advice(record: RunFolder) -> str:
     found = []
     if base.parts[-2:] == Path(BASE_MODEL).parts[-2:]:
         found.append(
-            "a base that reads English, as own-data.yaml has (make base-135m): in a blind reading 27 of its 40 samples "
-            "were usable, and 6 of the shipped base's"
+            "a base that reads English, as own-data.yaml has (make base-135m): in a blind reading 35 of its 40 samples "
+            "were usable, and 10 of the shipped base's"
         )
     if (experiment.get("effort") or 1) < _EFFORT:
         found.append(f"effort={_EFFORT}, which takes as many times the compute for less noise")
@@ -231,7 +233,7 @@ def _names(metrics: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """Metrics in the order of a page."""
     independent, own = judged(metrics.values())
     each = {name for values in metrics.values() for name in values if name.startswith(f"{_DOWNSTREAM}_")}
-    return [_FIRST, *independent, *_FIGURES, *sorted(each - {*_FIGURES}), *own]
+    return [_FIRST, _PRECISION, *independent, *_FIGURES, *sorted(each - {*_FIGURES}), *own]
 
 
 def reference(record: RunFolder) -> tuple[list[Sample], str]:

@@ -163,7 +163,7 @@ def nearness(values: NDArray[np.float64], people: float, sign: int) -> NDArray[n
 
 def score(read: pd.DataFrame, told: Mapping[str, Mapping[str, float]]) -> pd.DataFrame:
     """The table: of each writer the shares that readers found usable and its figures; of each figure its rank
-    correlation (Spearman) with them over the writers; of two readers Cohen's κ.
+    correlation (Spearman) with them over the writers; of two readers how often they agree, and Cohen's κ.
     """
     readers = [name for name in read.columns if name != "writer"]
     by_writer = read.groupby("writer")[readers].mean()
@@ -175,6 +175,7 @@ def score(read: pd.DataFrame, told: Mapping[str, Mapping[str, float]]) -> pd.Dat
         near = nearness(np.array([told[name][figure] for name in usable.index]), told[PEOPLE][figure], sign)
         rows.append(("all writers", f"rank_correlation@{figure}", float(spearmanr(usable, near).statistic)))
     for one, other in zip(readers, readers[1:], strict=False):
+        rows.append(("all writers", "agreement", float((read[one] == read[other]).mean())))
         rows.append(("all writers", "kappa", float(cohen_kappa_score(read[one], read[other]))))
     return pd.DataFrame(rows, columns=["setting", "metric", "value"]).round({"value": 4})
 
@@ -208,7 +209,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error("score takes --read SHEET … and --out FILE")
     read = readings(options.read, options.folder / "key.csv")
     table = score(read, figures(texts, people, judges, options.seed))
+    system = table["setting"].str.partition(",")[0]  # of "one_stage, top_p .9"
     common = {"data": options.data, "experiment": "usable", "seed": options.seed}
-    table = table.assign(**common, machine=machine("cpu"), commit=version())
+    table = table.assign(system=system, **common, machine=machine("cpu"), commit=version())
     write_text(options.out, table.to_csv(index=False))
     print(table.pivot_table(index="setting", columns="metric", values="value").round(3).T.to_string())

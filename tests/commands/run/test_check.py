@@ -217,10 +217,11 @@ def test_with_few_units_a_larger_base_is_named(num_units: int, base: str, is_tol
     spec = plan(num_units, 100, [1.0], 3.0)
     note = Readiness("topics", "user", num_units, 100, 60, spec, base=base).note
     assert (note is not None) == is_told
-    sheet = pd.read_csv(ROOT / "benchmarks" / "results" / "reading-3000.csv")
-    usable = (sheet["usable"] == "yes").groupby(sheet["writer"].str.partition(" ")[0]).sum()
+    sheet = pd.read_csv(ROOT / "benchmarks" / "results" / "usable-sheet.csv")
+    usable = (sheet["reader_1"] == "yes").groupby(sheet["writer"]).sum()
     if note is not None:
-        assert f"{usable['SmolLM2-135M']} of SmolLM2-135M were, {usable['shipped']} of this base" in note
+        larger, own = usable["one_stage, SmolLM2-135M, top_p .9"], usable["one_stage, shipped base"]
+        assert f"{larger} of SmolLM2-135M were, {own} of this base" in note
 
 
 @pytest.mark.filterwarnings("ignore:delta")
@@ -228,7 +229,7 @@ def test_a_check_ends_with_what_each_system_will_do(
     users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(estimate, "forecast", lambda *_: (170.0, 510.0, None))
-    assert called(users, tmp_path / "run", "--check", **{"epochs.one_stage": 2}) == 0
+    assert called(users, tmp_path / "run", "--check", "--local", **{"epochs.one_stage": 2}) == 0  # also where SLURM is
     *_, one, often, two, other, _ = capsys.readouterr().out.splitlines()
     sigma = plan(50, 2, 2, 8.0, accountant="rdp").noise_multiplier
     assert one.startswith("hopeless: one_stage, 50 users, B 2, 50 steps, σ ")
