@@ -272,7 +272,8 @@ def _loaded(name: str | Path, kind: Kind, config: Any, **options: Any) -> PreTra
         trust_remote_code=False,
         **options,
     )
-    _refuse_integers(Path(name), {key for key, _ in model.named_parameters()})
+    if getattr(config, "quantization_config", None) is None:
+        _refuse_integers(Path(name), {key for key, _ in model.named_parameters()})
     own = {key.partition(".")[0] for key, _ in model.named_parameters()}
     missing = {key for key in found["missing_keys"] if not key.startswith(_UNUSED.get(kind, "\0"))}
     strange = {key for key in found["unexpected_keys"] if key.partition(".")[0] in own}
