@@ -53,7 +53,7 @@ def next_token_metrics(
     """
     rows = random.Random(seed).sample(list(reference), len(reference))
     human, judged = rows[: len(rows) // 2], rows[len(rows) // 2 :]
-    form = TextFeaturizer(model).form_of_batches()
+    form = "" if keep is None else TextFeaturizer(model).form_of_batches()
 
     def after(taught: Sequence[str], epochs: int) -> float | None:
         make = partial(next_token_accuracy, taught, judged, model, epochs, seed)
