@@ -175,8 +175,11 @@ class TopicsOf(FeatureExtractor):
         book = Codebook.load(self.path)
         self.digest = content_digest(str(self.path))
         said = [text for text in texts if text]
-        read = partial(embed, encoder=book.encoder, independent=independent, keep=self._keep)
-        vectors = in_parts(said, form_of(book.encoder), self.path.parent, read) if independent else read(said)
+        if independent:
+            read = partial(embed, encoder=book.encoder, independent=True)
+            vectors = in_parts(said, form_of(book.encoder), self.path.parent, read)
+        else:
+            vectors = embed(said, book.encoder, keep=self._keep)
         names = iter(book.nearest(vectors))
         return [next(names) if text else "" for text in texts]
 

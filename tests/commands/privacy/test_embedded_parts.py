@@ -19,7 +19,7 @@ import torch
 
 from commands.privacy import embedded_parts
 from commands.privacy.embedded_parts import EMBEDDED, forget_embedded, in_parts, keep_beside
-from commands.privacy.feature_extractors import ParsedTrees, embed
+from commands.privacy.feature_extractors import ParsedTrees, TopicsOf, embed
 from commands.run.execution.in_job import MOST_REQUEUES, main
 from commands.run_folder.manifest_writer import declare
 from commands.run_folder.steps import File, Step
@@ -119,6 +119,21 @@ def test_trees_of_private_texts_are_those_of_one_process_that_reads_each_alone(
     assert len(set(expected)) > 1
     assert ParsedTrees(parser, tmp_path, tmp_path / "out.jsonl").extract(TEXTS, True) == expected
     assert len(list((tmp_path / EMBEDDED).iterdir())) == 6
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_small")
+def test_topics_of_private_texts_are_counted_by_several_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder, keep = str(ROOT / "models/base"), keep_beside(tmp_path / "out.jsonl")
+    topics = TopicsOf(tmp_path / "codebook.jsonl", 3, None, None, encoder, 1, keep)
+    topics.extract([f"{text}, and {what}" for text in TEXTS for what in ("then", "so")], False)
+    alone = topics.extract(TEXTS, True)
+    forget_embedded(tmp_path)
+    monkeypatch.setattr(embedded_parts, "_num_processes", lambda: 2)
+    assert topics.extract(TEXTS, True) == alone and len(set(alone)) > 1
+    assert len(list((tmp_path / EMBEDDED).glob("*.npy"))) == 6
 
 
 def _killed(texts: Sequence[str]) -> np.ndarray:
