@@ -119,7 +119,7 @@ def run(
         if mode == "check":
             from commands.run.preflight.estimate import tell_ready  # and what trains
 
-            tell_ready(plan, found)
+            tell_ready(plan, found, is_here)
 
     def go(plan: RunPlan) -> int:
         if mode == "local":

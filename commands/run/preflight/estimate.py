@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import platform
-import shutil
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from itertools import islice
@@ -49,8 +48,14 @@ _TURNS, _EMBEDDED = 500, "embedded:train?num=200&seed=1"
 _MANY_WEIGHTS = 30e6
 
 
-def tell_ready(plan: RunPlan, found: Mapping[str, Readiness | Outlook]) -> None:
-    """Print what each system would do, as the preflight has found it, and about for how long."""
+def tell_ready(plan: RunPlan, found: Mapping[str, Readiness | Outlook], is_here: bool) -> None:
+    """Print what each system would do, as the preflight has found it, and about for how long.
+
+    Args:
+        plan: The run.
+        found: What the preflight has found, by system.
+        is_here: Whether the run is to be on this machine, and not in jobs.
+    """
     experiment = plan.experiment
     for system in systems_of(experiment):
         ready, trainings = found.get(system.name), trainings_of(system, plan.waiting)
@@ -68,7 +73,7 @@ def tell_ready(plan: RunPlan, found: Mapping[str, Readiness | Outlook]) -> None:
             bands = 1 if ready.spec is None else ready.spec.bands
             least, most, held = forecast(ready.num_units, trainings, experiment, bands)
             more = "" if ready.unit == "utterance" else f", as much again for each further row a {ready.unit} has"
-            say(f"{ready.text}, {_range(least, most)} of training on {_machine()} (by public rows{more})")
+            say(f"{ready.text}, {_range(least, most)} of training on {_machine(is_here)} (by public rows{more})")
             if ready.spec is not None:
                 most = max(checkpoint_every(steps, ready.spec.bands) for steps in ready.spec.stage_steps)
                 often = "step" if most == 1 else f"{most} steps"
@@ -133,9 +138,9 @@ def forecast(
     return shortest, longest, largest
 
 
-def _machine() -> str:
-    """Whose time an estimate is: where there is a cluster, its jobs run on other machines than this one."""
-    if shutil.which("sbatch") is None:
+def _machine(is_here: bool) -> str:
+    """Whose time an estimate is: jobs of a cluster run on other machines than this one."""
+    if is_here:
         return "this machine"
     what = torch.cuda.get_device_name() if _here().type == "cuda" else f"{os.cpu_count()} cores"
     return f"this machine, {platform.node()} with {what}, and not on the nodes of the jobs"

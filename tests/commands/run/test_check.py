@@ -420,7 +420,7 @@ def test_topics_of_the_reference_are_shown_before_epsilon_is_spent(
         frozenset(),
         {},
     )
-    estimate.tell_ready(plan, {})
+    estimate.tell_ready(plan, {}, True)
     (told,) = (line for line in capsys.readouterr().out.splitlines() if "topics of " in line)
     assert re.search("alarm|wake", told) and "pizza" in told and "such samples, which are not written yet" in told
 
@@ -495,13 +495,9 @@ def test_a_check_may_say_where_the_run_is_to_be(
     assert "exclude one another" in capsys.readouterr().err and not (tmp_path / "run").exists()
 
 
-def test_the_time_is_said_to_be_of_this_machine_where_jobs_run_on_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_time_is_said_to_be_of_this_machine_where_jobs_run_on_others() -> None:
     from commands.run.preflight import estimate
 
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert estimate._machine() == "this machine"
-    (tmp_path / "sbatch").write_text("#!/bin/sh\n")
-    (tmp_path / "sbatch").chmod(0o755)
-    assert re.fullmatch(r"this machine, \S+ with .+, and not on the nodes of the jobs", estimate._machine())
+    assert estimate._machine(is_here=True) == "this machine"
+    told = estimate._machine(is_here=False)
+    assert re.fullmatch(r"this machine, \S+ with .+, and not on the nodes of the jobs", told)
