@@ -98,6 +98,7 @@ class TextReader(ABC):
         """
         if self._form is None:
             model, tokenizer = self.load()
+            self._rows(["a"])  # a tokenizer tells where it cuts once it has cut, so that it tells the same ever after
             backend = getattr(tokenizer, "backend_tokenizer", None)
             words = backend.to_str() if backend is not None else repr(sorted(tokenizer.get_vocab().items()))
             told = [*self._told(), model.config.to_json_string(), words, *computed_by(model.device)]

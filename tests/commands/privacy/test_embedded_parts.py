@@ -96,6 +96,14 @@ def test_the_form_tells_an_encoder_from_another_one_in_its_place(tmp_path: Path)
     assert forms[0] == forms[1] and len(set(forms[1:])) == 4
 
 
+@pytest.mark.parametrize("kind", [TextFeaturizer, LanguageModel])
+def test_the_form_is_the_same_before_and_after_texts_are_read(kind: type[TextFeaturizer | LanguageModel]) -> None:
+    """Or a step that goes on, which has not read the pool again, would not take the parts that there are."""
+    before, after = (kind(ROOT / "models/base") for _ in range(2))
+    after(["hello", "hello, who is there?"])
+    assert before.form() == after.form()
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("_small")
 def test_processes_on_all_cores_give_the_bits_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
