@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         alone = TextFeaturizer(minilm(), pooling="mean", max_length=256)
         alone._is_independent = lambda length: False  # type: ignore[method-assign]
         some = texts[: options.alone]
-        form, read = form_of("minilm"), partial(embed, encoder="minilm", independent=True)
+        form, read = partial(form_of, "minilm"), partial(embed, encoder="minilm", independent=True)
         for reader in (partial(alone.read, independent=True), read):
             reader(some[:64])  # loads, and warms up
         one = _timed(lambda: alone.read(some, independent=True))

@@ -15,4 +15,5 @@ STEPS = {
     "parser-metrics": "commands.quality.parser_metrics:parser_metrics",
     "evaluate": "commands.quality.evaluate:evaluate",
     "choose": "commands.annotate.choose:choose",
+    "work": "commands.privacy.embedded_parts:work",
 }

@@ -32,7 +32,8 @@ mkdir -p "$run/slurm"
 export PYTHONPATH="$code${PYTHONPATH:+:$PYTHONPATH}" WANDB_SILENT=${WANDB_SILENT:-true} DOPPEL_RUN=1
 export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}
 export DOPPEL_AGAIN=$run/slurm/.$name-$job.again # a task makes it that wants to go on later: a container has no scontrol
-rm -f "$DOPPEL_AGAIN"
+export DOPPEL_TASKS=$run/slurm/.$name-$job.tasks # on which the first of several tasks tells the others what to do
+rm -f "$DOPPEL_AGAIN" "$DOPPEL_TASKS"
 srun_args=(--kill-on-bad-exit=1) container=()
 [ -z "${DOPPEL_SRUN_ARGS:-}" ] || mapfile -t -O 1 srun_args <<< "$DOPPEL_SRUN_ARGS"
 [ -z "${DOPPEL_CONTAINER:-}" ] || mapfile -t container <<< "$DOPPEL_CONTAINER"
@@ -74,7 +75,7 @@ end() { # after the tasks
     local seconds=$SECONDS told=$status
     status=0
     keep end "$told" "$seconds" || status=$?
-    rm -f "$DOPPEL_AGAIN"
+    rm -f "$DOPPEL_AGAIN" "$DOPPEL_TASKS"
     leave "$status"
 }
 

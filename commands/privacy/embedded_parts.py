@@ -6,13 +6,15 @@ import hashlib
 import json
 import multiprocessing
 import os
+import pickle
 import shutil
 import signal
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +22,8 @@ from numpy.typing import NDArray
 from commands.run_folder.steps import EMBEDDED
 from datamodules.reading.files import content_digest
 from doppel.console.parent import end_with
+from doppel.console.say import say
+from doppel.console.tasks import claimed, have_helpers, local_number, tell, told
 from doppel.errors import UserError
 from doppel.files import whole_file, write_json
 from doppel.privacy.fingerprint import keyed_fingerprint
@@ -37,45 +41,67 @@ _PART = 4096
 _BATCHES = 512
 
 
-def in_parts(texts: Sequence[str], form: str, folder: Path, read: Read) -> NDArray[Any]:
+def in_parts(texts: Sequence[str], form: Callable[[], str], folder: Path, read: Read) -> NDArray[Any]:
     """Return vectors of private texts, [texts, D], or their trees, [texts]; parts are kept in FOLDER/.embedded.
 
     So a step that is stopped goes on with what is missing; :func:`forget_embedded` removes them. Equal texts are read
     once, and texts of like length together. Several parts are read by as many processes as there are cores, but by one
-    where there is a GPU.
+    where there is a GPU, in each task of the step (:mod:`doppel.console.tasks`).
 
     Formal guarantees:
         Where a vector, or tree, is a function of its own text and of ``form`` alone, to the last bit, neither where
-        parts end, nor which process reads them, nor which an earlier start has left changes anything. The files are
-        private, for their owner alone; their names are keyed. Texts reach other processes through a pipe.
+        parts end, nor which process or task reads them, nor which an earlier start has left changes anything. Only
+        this process reads rows, opens a ledger, pays and draws: the other processes and tasks get texts and give their
+        vectors, so however many there are, and whichever of them are killed, the step is charged once. Texts reach
+        them in files in FOLDER/.embedded that are gone when this returns. All files there are private, for their
+        owner alone; their names are keyed. A task whose machine has another form reads nothing.
 
     Args:
         texts: Texts.
-        form: What they depend on beside the text: parts of another one are not taken.
+        form: Tells what they depend on beside the text: parts of another one are not taken.
         folder: Of the step.
-        read: Returns them of some texts, each independently of the others; a function that another process can import,
-            where there are more than 4,096 texts.
+        read: Returns them of some texts, each independently of the others. Both are functions that another process can
+            import, where there are more than 4,096 texts.
 
     Raises:
         UserError: A process that reads parts was killed.
     """
     if not texts:
         return read(texts)
-    distinct = sorted(set(texts), key=lambda text: (len(text), text))
-    parts = {}
+    distinct, own = sorted(set(texts), key=lambda text: (len(text), text)), form()
+    parts: dict[Path, Sequence[str]] = {}
     for start in range(0, len(distinct), _PART):
         some = distinct[start : start + _PART]
-        parts[folder / EMBEDDED / f"{keyed_fingerprint(_digest([form, *some]))}.npy"] = some
+        parts[folder / EMBEDDED / f"{keyed_fingerprint(_digest([own, *some]))}.npy"] = some
     missing = [(file, some) for file, some in parts.items() if not file.is_file()]
     if missing:
         (folder / EMBEDDED).mkdir(mode=0o700, parents=True, exist_ok=True)
-    number = min(_num_processes(), len(missing))
-    if number > 1:
-        _read_by(number, missing, read)
-    else:
-        _write(missing, read)
+    if missing and not have_helpers() and min(_num_processes(), len(missing)) == 1:
+        for file, some in missing:
+            _write(file, some, read)
+    elif missing:
+        _read_together(Work(form, own, read, [file for file, _ in missing]), dict(missing))
     place_of = {text: place for place, text in enumerate(distinct)}
     return np.concatenate([np.load(file) for file in parts])[[place_of[text] for text in texts]]
+
+
+def work() -> None:
+    """Read private texts for the first task of a step of several tasks, until it has ended.
+
+    Nothing is printed or counted of them. What this task does not do, the first one does.
+    """
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.set_device(local_number() % torch.cuda.device_count())
+    for file in told():
+        if not file.is_file():  # done, and gone
+            continue
+        asked: Work = pickle.loads(file.read_bytes())
+        if asked.form() == asked.told:
+            _read_here(asked)
+        else:
+            say("   this task's machine or models are not those of the first: it reads nothing")
 
 
 def keep_beside(out: Path) -> Keep:
@@ -98,7 +124,7 @@ def keep_beside(out: Path) -> Keep:
             file = folder / f"{_digest([reader.form_of_batches(), *some])}.npy"  # names tell no more than the vectors
             if not file.is_file():
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                _write([(file, some)], lambda some: reader.read(some, bar=False).numpy())
+                _write(file, some, lambda some: reader.read(some, bar=False).numpy())
             part = np.load(file)
             vectors = vectors if len(vectors) else np.empty((len(texts), part.shape[1]), part.dtype)
             vectors[places] = part
@@ -181,18 +207,76 @@ def _num_processes() -> int:
     return int(os.environ.get("SLURM_CPUS_PER_TASK") or (len(os.sched_getaffinity(0)) if is_linux else 1))
 
 
-def _write(parts: Sequence[tuple[Path, Sequence[str]]], read: Read) -> None:
-    for file, some in parts:
-        vectors = read(some)
-        with whole_file(file) as part:
-            np.save(part, vectors)
+def _write(file: Path, texts: Sequence[str], read: Read) -> None:
+    vectors = read(texts)
+    with whole_file(file) as part:
+        np.save(part, vectors)
 
 
-def _read_by(number: int, parts: Sequence[tuple[Path, Sequence[str]]], read: Read) -> None:
-    """Have processes of their own read parts; none of them outlives this call, whatever ends it."""
+class Work(NamedTuple):
+    """Parts that are missing, for processes and tasks to share.
+
+    Attributes:
+        form: Tells what vectors depend on beside the text.
+        told: What it told the first task.
+        read: Returns vectors of texts.
+        files: Where vectors go; the texts of each are beside it (:func:`_texts_of`).
+    """
+
+    form: Callable[[], str]
+    told: str
+    read: Read
+    files: Sequence[Path]
+
+
+def _read_together(work: Work, texts: Mapping[Path, Sequence[str]]) -> None:
+    """Have parts read by all processes and tasks that there are; what one of these leaves when it is killed, too."""
+    asked = work.files[0].with_name(".work")
+    try:
+        for file in work.files:
+            with whole_file(_texts_of(file)) as given:
+                given.write(json.dumps(texts[file]).encode())
+        if have_helpers():
+            with whole_file(asked) as given:
+                pickle.dump(work, given)
+            tell(asked)
+        _read_here(work)
+        _take(work, until_done=True)
+    finally:
+        for file in (asked, *map(_texts_of, work.files)):
+            file.unlink(missing_ok=True)
+
+
+def _texts_of(file: Path) -> Path:
+    """Where the texts of a part are; hidden, for they are nothing that a requeued step could show for its time."""
+    return file.with_name(f".{file.stem}.texts")
+
+
+def _take(work: Work, until_done: bool = False) -> None:
+    """Read the parts that no other process has claimed, the longest texts first.
+
+    Args:
+        work: The parts.
+        until_done: Wait for the others' parts, and read those of a process that ends before.
+    """
+    left = list(work.files)
+    while left:
+        for file in reversed(left):
+            with claimed(_texts_of(file)) as texts:
+                if texts is not None and not file.is_file():
+                    _write(file, json.load(texts), work.read)
+        left = [file for file in left if until_done and not file.is_file()]
+        time.sleep(0.2 if left else 0)
+
+
+def _read_here(work: Work) -> None:
+    """Read parts by as many processes as this task has cores; none of them outlives this call, whatever ends it."""
+    number = min(_num_processes(), len(work.files))
+    if number == 1:
+        _take(work)
+        return
     context = multiprocessing.get_context("spawn")
-    shares = [parts[first::number] for first in range(number)]
-    readers = [context.Process(target=_read_as_child, args=(os.getpid(), share, read)) for share in shares]
+    readers = [context.Process(target=_take_as_child, args=(os.getpid(), work)) for _ in range(number)]
     try:
         for reader in readers:
             reader.start()
@@ -211,7 +295,7 @@ def _read_by(number: int, parts: Sequence[tuple[Path, Sequence[str]]], read: Rea
         )
 
 
-def _read_as_child(parent: int, parts: Sequence[tuple[Path, Sequence[str]]], read: Read) -> None:
+def _take_as_child(parent: int, work: Work) -> None:
     end_with(parent)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C is answered by the parent, in one line
-    _write(parts, read)
+    _take(work)

@@ -88,10 +88,11 @@ def evolve(
     with hold(folder):
         ledger = None if privacy is None else Ledger(ledger_of_run(folder, privacy.ledger_path))
         turns = read_private(data, needs_label=names is not None)
+        form = partial(form_of, settings.encoder)
         read = partial(embed, encoder=settings.encoder, independent=True)
 
         def embed_own(texts: Sequence[str]) -> Floats:
-            return in_parts(texts, form_of(settings.encoder), folder, read)
+            return in_parts(texts, form, folder, read)
 
         votes = VoteReleases(turns, TrainingRows.from_config(data), settings, names, embed_own, ledger, privacy)
         votes.open()

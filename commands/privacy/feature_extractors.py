@@ -119,7 +119,8 @@ class ParsedTrees(Trees):
         """Extract the trees that the parser predicts, where they are well-formed."""
         said = [text for text in texts if text]
         if independent:
-            trees = in_parts(said, _form_of_trees(self._parser), self._folder, partial(_parsed, parser=self._parser))
+            form, read = partial(_form_of_trees, self._parser), partial(_parsed, parser=self._parser)
+            trees = in_parts(said, form, self._folder, read)
             tree_of = dict(zip(said, map(str, trees), strict=True))
         else:
             tree_of = {text: tree for text, (tree, _) in trees_of(self._parser, said, self._out).items()}
@@ -177,7 +178,7 @@ class TopicsOf(FeatureExtractor):
         said = [text for text in texts if text]
         if independent:
             read = partial(embed, encoder=book.encoder, independent=True)
-            vectors = in_parts(said, form_of(book.encoder), self.path.parent, read)
+            vectors = in_parts(said, partial(form_of, book.encoder), self.path.parent, read)
         else:
             vectors = embed(said, book.encoder, keep=self._keep)
         names = iter(book.nearest(vectors))

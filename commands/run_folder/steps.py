@@ -135,6 +135,11 @@ class Step:
         has_model = self.command == "resample" and not self.config.keys().isdisjoint(("parser", "encoder"))
         return "metrics" if has_model or self.command in _OF_MODELS else "tool"
 
+    @property
+    def embeds(self) -> bool:
+        """Whether a model reads private text in it, beside trainings and samplings."""
+        return self.kind == "metrics" and bool(self.protected)
+
     def words(self, run: Path) -> tuple[str, ...]:
         """Return what follows ``cli.py``: ``COMMAND --config RUN/configs/NAME.yaml``."""
         words = (self.command, "--config", str(run / "configs" / f"{self.name}.yaml"))

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from doppel.console.again import stop_when_told
 from doppel.console.command import call, load, reads_words
+from doppel.console.tasks import WORK, words_of_task
 from doppel.errors import UserError
 from doppel.garbage import no_collection
 
@@ -47,7 +48,8 @@ def main(
         prog: How the entry point is called.
         argv: Arguments without the program's name; ``sys.argv`` by default.
         more: What ``--help all`` lists too.
-        steps: What ``PROG step NAME`` calls beside these, and no list shows.
+        steps: What ``PROG step NAME`` calls beside these, and no list shows. Of several tasks the first one calls it,
+            and the others :data:`~doppel.console.tasks.WORK`, which is one of these.
         aliases: Other name of a command → its name; no list shows them.
 
     Returns:
@@ -65,8 +67,9 @@ def main(
             sys.stdout.write(overview(commands if has_more else {**commands, **more}, about) + hint)
             return 0
         if words[0] == "step" and steps:
-            stop_when_told()
-            words, targets, prog = words[1:] or ["--help"], {**targets, **steps}, f"{prog} step"
+            words, targets, prog = words_of_task(words[1:] or ["--help"]), {**targets, **steps}, f"{prog} step"
+            if words != [WORK]:  # a task that works for the first one ends with it
+                stop_when_told()
         if words == ["--help"]:
             sys.stdout.write(overview({"Steps of a run": steps or {}}, f"{prog} NAME --config FILE"))
             return 0

@@ -95,6 +95,25 @@ def test_a_job_asks_for_time_and_for_the_memory_of_its_processes(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
+    ("gpus", "asked", "others"),
+    [
+        (0, {"nodes": "4", "ntasks-per-node": "1", "mem": "16G"}, {}),
+        (1, {"nodes": "4", "ntasks-per-node": "1", "gres": "gpu:1", "mem": "16G"}, {"gres": "gpu:1"}),
+        (3, {"nodes": "2", "ntasks-per-node": "3", "gres": "gpu:3", "mem": "48G"}, {"gres": "gpu:1"}),
+        (8, {"nodes": "1", "ntasks-per-node": "4", "gres": "gpu:4", "mem": "64G"}, {"gres": "gpu:1"}),
+    ],
+)
+def test_a_step_that_embeds_private_texts_has_a_gpu_for_each_of_its_tasks(
+    gpus: int, asked: dict[str, str], others: dict[str, str], tmp_path: Path
+) -> None:
+    site = Site(gpus_per_node=gpus, tool_tasks=4)
+    for embeds, expected in ((True, asked), (False, {"nodes": "1", "ntasks-per-node": "1", "mem": "16G", **others})):
+        words = site.sbatch("metrics", tmp_path, embeds=embeds)
+        options = dict(word.removeprefix("--").split("=", 1) for word in words if "=" in word)
+        assert {key: options[key] for key in ("nodes", "ntasks-per-node", "gres", "mem") if key in options} == expected
+
+
+@pytest.mark.parametrize(
     ("dtype", "lora", "more", "notice"),
     [("bfloat16", True, 3, 120), ("float32", True, 9, 120), ("bfloat16", False, 24, 300), ("float32", False, 12, 210)],
 )

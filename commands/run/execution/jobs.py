@@ -213,7 +213,7 @@ def _sbatch(steps: Mapping[str, Step], folder: Path, site: Site, waits: Sequence
 def _resources(steps: Sequence[Step], site: Site) -> list[str]:
     """sbatch, and what it asks for, which depends on the models that trainings and samplings load."""
     models = [(step.config.get("model") or {}).get("init_args") for step in steps if step.kind in ("fit", "predict")]
-    return site.sbatch(steps[0].kind, PLACE, [model for model in models if model])
+    return site.sbatch(steps[0].kind, PLACE, [model for model in models if model], any(step.embeds for step in steps))
 
 
 def _script(code: Path, kind: Kind) -> str:

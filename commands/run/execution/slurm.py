@@ -43,7 +43,10 @@ class Site:
         constraint: Features that a node has to have.
         tasks_per_node: Processes of a training per node; null: one per GPU.
         cpus_per_task: Cores per process.
-        tool_cpus: Cores of a step that trains nothing; where it has no GPU, as many processes embed private texts.
+        tool_cpus: Cores of a task of a step that trains nothing; where it has no GPU, as many processes embed private
+            texts.
+        tool_tasks: Tasks of a step that embeds private texts, which they share: as many on a node as it has GPUs, one
+            each; on nodes without, one.
         partition: Partition of the jobs.
         tool_partition: Partition of steps without a GPU, if different.
         account: Account that jobs are charged to.
@@ -58,7 +61,7 @@ class Site:
         fit_mem: Memory per process of a training, such as ``16G``; summed for a node's ``--mem``; 0: all of a node;
             null: the cluster's default; auto: 16G, and for a base of 1 GiB and more on this disk what it takes.
         predict_mem: Memory per process of a sampling.
-        tool_mem: Memory of other steps.
+        tool_mem: Memory per task of other steps.
         sbatch_args: Further sbatch options of every job; they win.
         node_sbatch_args: Further sbatch options of jobs that use all GPUs of a node.
         overlays: Configuration files applied on top to every training of a language model.
@@ -81,6 +84,7 @@ class Site:
     tasks_per_node: int | None = None
     cpus_per_task: int = 1
     tool_cpus: int = 1
+    tool_tasks: int = 1
     partition: str | None = None
     tool_partition: str | None = None
     account: str | None = None
@@ -135,17 +139,22 @@ class Site:
         named = {name: value for name, value in variables.items() if value}
         return named | {name: str(value) for name, value in self.environment.items()}
 
-    def sbatch(self, kind: Kind, root: Path, models: Sequence[Mapping[str, Any]] = ()) -> list[str]:
+    def sbatch(
+        self, kind: Kind, root: Path, models: Sequence[Mapping[str, Any]] = (), embeds: bool = False
+    ) -> list[str]:
         """Return the ``sbatch`` command with the resources of a kind of job.
 
         Args:
             kind: Of the job.
             root: Where it runs.
             models: Arguments of the models that it loads, one at a time: the largest base decides about the memory.
+            embeds: Whether it embeds private texts.
         """
         is_on_all = kind in ("fit", "predict")  # devices of its nodes
-        gpus = self.gpus_per_node if is_on_all else min(self.gpus_per_node, int(kind == "metrics"))
-        tasks, cpus = (self.tasks_per_node or max(gpus, 1), self.cpus_per_task) if is_on_all else (1, self.tool_cpus)
+        shares = self.tool_tasks if embeds else 1  # of a step that trains nothing
+        each = min(shares, max(self.gpus_per_node, 1))
+        gpus = self.gpus_per_node if is_on_all else min(self.gpus_per_node, each if kind == "metrics" else 0)
+        tasks, cpus = (self.tasks_per_node or max(gpus, 1), self.cpus_per_task) if is_on_all else (each, self.tool_cpus)
         own = kind if is_on_all else "tool"
         time, memory = getattr(self, f"{own}_time"), getattr(self, f"{own}_mem")
         more = [*(self.node_sbatch_args if is_on_all else []), *self.sbatch_args]
@@ -154,7 +163,7 @@ class Site:
         options = {
             "chdir": root,
             "export": "ALL",
-            "nodes": self.nodes if kind == "fit" else 1,
+            "nodes": self.nodes if kind == "fit" else 1 if is_on_all else -(-shares // each),
             "ntasks-per-node": tasks,
             "cpus-per-task": cpus,
             "gres": ":".join(["gpu", *([self.gpu_type] if self.gpu_type else []), str(gpus)]) if gpus else None,

@@ -34,6 +34,10 @@ TEXTS = [f"{'please ' * (i % 5)}remind me of {'milk and ' * (i % 3)}number {i % 
 ROOT = Path(__file__).resolve().parents[3]
 
 
+def _base() -> str:
+    return "base"
+
+
 class Reader:
     """Reads as the encoder does, remembers the texts, and is stopped after some parts."""
 
@@ -60,15 +64,15 @@ def test_a_stopped_step_goes_on_with_the_parts_that_it_has_and_no_split_changes_
     whole = Reader()(TEXTS)
     first = Reader(stop_after=3)
     with pytest.raises(SystemExit):
-        in_parts(TEXTS, "base", tmp_path, first)
+        in_parts(TEXTS, _base, tmp_path, first)
     second = Reader()
-    vectors = in_parts(TEXTS, "base", tmp_path, second)
+    vectors = in_parts(TEXTS, _base, tmp_path, second)
     assert len(first.texts) == 21 and sorted([*first.texts, *second.texts]) == sorted(set(TEXTS)), "each is read once"
     assert vectors.tobytes() == whole.tobytes()
     files = list((tmp_path / EMBEDDED).iterdir())
     assert len(files) == 6 and {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
     other = Reader()
-    in_parts(TEXTS[:7], "another form", tmp_path, other)
+    in_parts(TEXTS[:7], lambda: "another form", tmp_path, other)
     assert sorted(other.texts) == sorted(TEXTS[:7]), "vectors of another encoder are none of this one's"
     forget_embedded(tmp_path)
     assert not list(tmp_path.iterdir())
@@ -108,9 +112,9 @@ def test_the_form_is_the_same_before_and_after_texts_are_read(kind: type[TextFea
 @pytest.mark.usefixtures("_small")
 def test_processes_on_all_cores_give_the_bits_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read = partial(embed, encoder=str(ROOT / "models/base"), independent=True)
-    alone = in_parts(TEXTS, "base", tmp_path / "one", read)
+    alone = in_parts(TEXTS, _base, tmp_path / "one", read)
     monkeypatch.setattr(embedded_parts, "_num_processes", lambda: 2)
-    assert in_parts(TEXTS, "base", tmp_path / "two", read).tobytes() == alone.tobytes()
+    assert in_parts(TEXTS, _base, tmp_path / "two", read).tobytes() == alone.tobytes()
     names = [sorted(path.name for path in (tmp_path / name / EMBEDDED).iterdir()) for name in ("one", "two")]
     assert names[0] == names[1] and len(names[0]) == 6
 
@@ -154,7 +158,7 @@ def _killed(texts: Sequence[str]) -> np.ndarray:
 def test_a_process_that_was_killed_is_named_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded_parts, "_num_processes", lambda: 2)
     with pytest.raises(UserError, match=r"exit status -9, -9.*tool_mem"):
-        in_parts(TEXTS, "base", tmp_path, _killed)
+        in_parts(TEXTS, _base, tmp_path, _killed)
 
 
 WAITING = """
@@ -166,13 +170,16 @@ from doppel.console.again import stop_when_told
 
 def read(texts):
     Path(os.environ["PLACE"], f"reader {os.getpid()}").touch()
-    time.sleep(0 if "text 0" in texts else 60)
+    time.sleep(0 if "the longest" in texts else 60)
     return np.ones((len(texts), 2), np.float32)
+
+def form():
+    return "form"
 
 if __name__ == "__main__":
     stop_when_told()
     embedded_parts._PART = 5
-    embedded_parts.in_parts([f"text {i}" for i in range(10, 30)] + ["text 0"], "form", Path(os.environ["PLACE"]), read)
+    embedded_parts.in_parts([f"text {i}" for i in range(20)] + ["the longest"], form, Path(os.environ["PLACE"]), read)
 """
 
 
@@ -211,7 +218,7 @@ def test_names_of_parts_do_not_tell_who_has_the_same_texts(tmp_path: Path, monke
     names = []
     for key in ("first", "second"):
         monkeypatch.setenv("DOPPEL_KEY", str(tmp_path / f"{key}.key"))
-        in_parts(["a", "b"], "base", tmp_path / key, lambda texts: np.ones((len(texts), 2), np.float32))
+        in_parts(["a", "b"], _base, tmp_path / key, lambda texts: np.ones((len(texts), 2), np.float32))
         names.append([path.name for path in (tmp_path / key / EMBEDDED).iterdir()])
     assert names[0] != names[1]
 
