@@ -10,6 +10,7 @@ from transformers import LlamaConfig
 
 from commands.run.execution.slurm import Site, load_site, seconds
 from commands.run.experiment.experiment import read_grid, read_values
+from commands.run_folder.steps import Step
 from doppel.errors import UserError
 from doppel.settings.facts import facts_of
 from doppel.settings.yaml_files import dump, parse_yaml, read_yaml
@@ -31,8 +32,8 @@ def test_a_time_comes_to_sbatch_as_it_was_written_however_it_was_given(time: str
         load_site(file),
         load_site(tmp_path.joinpath("site.yaml"), read_values([f"predict_time={time}"], facts_of(Site))),
     ):
-        assert f"--time={time}" in site.sbatch("fit", tmp_path)
-    assert f"--time={time}" in site.sbatch("predict", tmp_path)
+        assert f"--time={time}" in site.sbatch([Step("fit", "fit")])
+    assert f"--time={time}" in site.sbatch([Step("predict", "predict")])
     (point, other) = read_grid([f"trainer.max_time={time},7:00:00"])
     assert (str(point["trainer.max_time"]), other["trainer.max_time"]) == (time, "7:00:00")
     file.write_text(dump({"fit_time": time}))  # as a run writes it, any reader of YAML understands it
@@ -74,11 +75,11 @@ def test_an_error_names_the_field_and_what_it_was_given_by(tmp_path: Path) -> No
         assert error.value.about == "--slurm" and all(word in str(error.value) for word in words)
 
 
-def test_a_job_asks_for_time_and_for_the_memory_of_its_processes(tmp_path: Path) -> None:
+def test_a_job_asks_for_time_and_for_the_memory_of_its_processes() -> None:
     """Unless its options do: --mem and --mem-per-cpu exclude one another."""
 
-    def asked(site: Site, kind: str) -> dict[str, str]:
-        words = site.sbatch(kind, tmp_path)[2:]  # type: ignore[arg-type]
+    def asked(site: Site, command: str) -> dict[str, str]:
+        words = site.sbatch([Step(command, command)])[2:]
         return {
             name: value for name, _, value in (word.partition("=") for word in words) if name in ("--time", "--mem")
         }
@@ -86,7 +87,7 @@ def test_a_job_asks_for_time_and_for_the_memory_of_its_processes(tmp_path: Path)
     site = Site(tasks_per_node=4)
     assert asked(site, "fit") == {"--time": "12:00:00", "--mem": "64G"}
     assert asked(site, "predict") == {"--time": "4:00:00", "--mem": "64G"}
-    assert asked(site, "tool") == asked(site, "metrics") == {"--time": "2:00:00", "--mem": "16G"}
+    assert asked(site, "report") == asked(site, "evaluate") == {"--time": "2:00:00", "--mem": "16G"}
     assert asked(load_site(None, {"profile": "dgx2-v100"}), "fit")["--mem"] == "0"
     assert "--mem" not in asked(Site(sbatch_args=["--mem-per-cpu=2G"]), "fit")
     assert asked(Site(fit_time=None, fit_mem=None), "fit") == {}
@@ -104,11 +105,13 @@ def test_a_job_asks_for_time_and_for_the_memory_of_its_processes(tmp_path: Path)
     ],
 )
 def test_a_step_that_embeds_private_texts_has_a_gpu_for_each_of_its_tasks(
-    gpus: int, asked: dict[str, str], others: dict[str, str], tmp_path: Path
+    gpus: int, asked: dict[str, str], others: dict[str, str]
 ) -> None:
     site = Site(gpus_per_node=gpus, tool_tasks=4)
-    for embeds, expected in ((True, asked), (False, {"nodes": "1", "ntasks-per-node": "1", "mem": "16G", **others})):
-        words = site.sbatch("metrics", tmp_path, embeds=embeds)
+    evolve = Step("evolve", "evolve", protected=("private.csv",))
+    one = {"nodes": "1", "ntasks-per-node": "1", "mem": "16G", **others}
+    for step, expected in ((evolve, asked), (Step("evaluate", "evaluate"), one)):
+        words = site.sbatch([step])
         options = dict(word.removeprefix("--").split("=", 1) for word in words if "=" in word)
         assert {key: options[key] for key in ("nodes", "ntasks-per-node", "gres", "mem") if key in options} == expected
 
@@ -124,8 +127,11 @@ def test_the_memory_and_the_notice_of_a_training_follow_its_base(
     LlamaConfig(dtype=dtype).save_pretrained(tmp_path)
     with (tmp_path / "model.safetensors").open("wb") as file:
         file.truncate(3 * 2**30)
-    model = {"base_model": str(tmp_path), "lora": {"rank": 8} if lora else None}
-    small = {"base_model": "models/base"}
+    lora_of = {"rank": 8} if lora else None
+    model, small = (
+        Step("fit", "fit", {"model": {"init_args": args}})
+        for args in ({"base_model": str(tmp_path), "lora": lora_of}, {"base_model": "models/base"})
+    )
     for site, memory in ((Site(tasks_per_node=4), f"{64 + more}G"), (Site(tasks_per_node=4, fit_mem="20G"), "80G")):
-        assert {f"--mem={memory}", f"--signal=USR2@{notice}"} <= {*site.sbatch("fit", tmp_path, [small, model])}
-    assert "--mem=64G" in Site(tasks_per_node=4).sbatch("fit", tmp_path, [small])
+        assert {f"--mem={memory}", f"--signal=USR2@{notice}"} <= {*site.sbatch([small, model])}
+    assert "--mem=64G" in Site(tasks_per_node=4).sbatch([small])

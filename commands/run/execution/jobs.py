@@ -13,7 +13,7 @@ from commands.run.execution.settle import write
 from commands.run.execution.slurm import Site, refuse_unfit, submit
 from commands.run.experiment.experiment import Point
 from commands.run.steps.run_plan import Mode, RunPlan
-from commands.run_folder.places import PLACE, ROOT
+from commands.run_folder.places import ROOT
 from commands.run_folder.steps import Kind, Step
 from doppel.console.say import say
 from doppel.errors import UserError
@@ -129,7 +129,7 @@ def submit_runs(plans: Mapping[str, RunPlan], folder: Path, site: Site, is_dry: 
         asked = [
             step for plan in plans.values() for step in plan.steps if step.name not in plan.jobs and plan.is_due(step)
         ]
-        refuse_unfit({step.name: [*_resources([step], site), _script(ROOT, step.kind)] for step in asked})
+        refuse_unfit({step.name: [*site.sbatch([step]), _script(ROOT, step.kind)] for step in asked})
         is_new = copy_code(code)
         for plan in plans.values():
             write(plan, overwrite=is_new)
@@ -204,16 +204,10 @@ def _sbatch(steps: Mapping[str, Step], folder: Path, site: Site, waits: Sequence
     step, is_grid, code = next(iter(steps.values())), "" not in steps, folder / "code"
     run = folder / "{point}" if is_grid else folder
     output = f"--output={folder}/slurm/{step.name}-{'%A_%a' if is_grid else '%j'}.out"
-    words = [*_resources([*steps.values()], site), f"--job-name={folder.name}.{step.name}", output]
+    words = [*site.sbatch([*steps.values()]), f"--job-name={folder.name}.{step.name}", output]
     after = ["--kill-on-invalid-dep=yes", f"--dependency={','.join(waits)}"] if waits else []
     script = [_script(code, step.kind), str(run), step.name]
     return [words, after, script, [*site.interpreter, str(code / "cli.py"), *step.words(run)]]
-
-
-def _resources(steps: Sequence[Step], site: Site) -> list[str]:
-    """sbatch, and what it asks for, which depends on the models that trainings and samplings load."""
-    models = [(step.config.get("model") or {}).get("init_args") for step in steps if step.kind in ("fit", "predict")]
-    return site.sbatch(steps[0].kind, PLACE, [model for model in models if model], any(step.embeds for step in steps))
 
 
 def _script(code: Path, kind: Kind) -> str:

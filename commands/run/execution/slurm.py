@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from commands.run_folder.places import ROOT
-from commands.run_folder.steps import Kind
+from commands.run_folder.places import PLACE, ROOT
+from commands.run_folder.steps import Step
 from doppel.errors import UserError
 from doppel.settings.facts import facts_of
 from doppel.settings.yaml_files import build, merge, read_yaml
@@ -139,31 +139,31 @@ class Site:
         named = {name: value for name, value in variables.items() if value}
         return named | {name: str(value) for name, value in self.environment.items()}
 
-    def sbatch(
-        self, kind: Kind, root: Path, models: Sequence[Mapping[str, Any]] = (), embeds: bool = False
-    ) -> list[str]:
-        """Return the ``sbatch`` command with the resources of a kind of job.
+    def sbatch(self, steps: Sequence[Step]) -> list[str]:
+        """Return the ``sbatch`` command with the resources of a job.
 
         Args:
-            kind: Of the job.
-            root: Where it runs.
-            models: Arguments of the models that it loads, one at a time: the largest base decides about the memory.
-            embeds: Whether it embeds private texts.
+            steps: What it runs: a step of a run, or of several runs, each in its turn. The largest base of a training
+                or sampling decides about the memory.
         """
+        kind = steps[0].kind
         is_on_all = kind in ("fit", "predict")  # devices of its nodes
-        shares = self.tool_tasks if embeds else 1  # of a step that trains nothing
-        each = min(shares, max(self.gpus_per_node, 1))
-        gpus = self.gpus_per_node if is_on_all else min(self.gpus_per_node, each if kind == "metrics" else 0)
-        tasks, cpus = (self.tasks_per_node or max(gpus, 1), self.cpus_per_task) if is_on_all else (each, self.tool_cpus)
+        if is_on_all:
+            gpus, nodes = self.gpus_per_node, self.nodes if kind == "fit" else 1
+            tasks, cpus = self.tasks_per_node or max(gpus, 1), self.cpus_per_task
+        else:
+            all_tasks = self.tool_tasks if any(step.embeds for step in steps) else 1
+            tasks, cpus = min(all_tasks, max(self.gpus_per_node, 1)), self.tool_cpus
+            gpus, nodes = min(self.gpus_per_node, tasks if kind == "metrics" else 0), -(-all_tasks // tasks)
         own = kind if is_on_all else "tool"
         time, memory = getattr(self, f"{own}_time"), getattr(self, f"{own}_mem")
         more = [*(self.node_sbatch_args if is_on_all else []), *self.sbatch_args]
-        base, checkpoint = _of_bases(tasks, models)
+        base, checkpoint = _of_bases(tasks, steps) if is_on_all else (0, 0)
         notice = _NOTICE + (_SAVING * checkpoint if kind == "fit" else 0)
         options = {
-            "chdir": root,
+            "chdir": PLACE,
             "export": "ALL",
-            "nodes": self.nodes if kind == "fit" else 1 if is_on_all else -(-shares // each),
+            "nodes": nodes,
             "ntasks-per-node": tasks,
             "cpus-per-task": cpus,
             "gres": ":".join(["gpu", *([self.gpu_type] if self.gpu_type else []), str(gpus)]) if gpus else None,
@@ -186,8 +186,9 @@ def _times(memory: str | None, tasks: int, base: int) -> str | None:
     return match and f"{int(match[1]) * tasks}{match[2]}"
 
 
-def _of_bases(tasks: int, models: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
-    """GiB that the largest base of some models takes on a node, and GiB of the largest checkpoint with one."""
+def _of_bases(tasks: int, steps: Sequence[Step]) -> tuple[int, int]:
+    """GiB that the largest base of some steps takes on a node, and GiB of the largest checkpoint with one."""
+    models = [(step.config.get("model") or {}).get("init_args") or {} for step in steps]
     named = [model for model in models if model.get("base_model")]
     if not named:
         return 0, 0
