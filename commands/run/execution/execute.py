@@ -18,11 +18,14 @@ from commands.run.execution.forks import Forked, can_fork
 from commands.run_folder.manifest_writer import enter
 from commands.run_folder.places import PLACE, ROOT
 from commands.run_folder.steps import Step
+from doppel.console.again import EXIT_STATUS
 from doppel.console.heard import heard
 from doppel.console.parent import VARIABLE
 from doppel.console.say import minutes, say, telling_the_time
 from doppel.files import write_text
 
+#: Exit statuses of what somebody, or a cluster, has ended: nothing is wrong with it.
+ENDED = {EXIT_STATUS: "was preempted", 130: "was interrupted", 143: "was stopped"}
 #: Rough seconds of the kinds, from which the time left is guessed.
 _WEIGHTS = {"fit": 4.0, "predict": 3.0, "metrics": 3.0, "tool": 0.5}
 _WHAT = {"fit": "training", "predict": "sampling", "metrics": "comparing", "tool": "a moment"}
@@ -58,8 +61,7 @@ def run_here(
         with heard(not is_told) as outputs, bar:
             status = run_step(step.kind, marks[step.name], command, PLACE, is_worth_it, outputs)
         if status:
-            known = {75: "was preempted", 130: "was interrupted", 137: "was killed", 143: "was stopped"}
-            why = known.get(status, f"failed with status {status}")
+            why = {**ENDED, 137: "was killed"}.get(status, f"failed with status {status}")
             say(f"error: {step.name} {why}, see above; the same command resumes there", is_error=True)
             return status
         spent += _weight(step)
@@ -76,7 +78,7 @@ def run_step(
     is_forked: bool = False,
     outputs: tuple[int, int] = (1, 2),
 ) -> int:
-    """Run a command unless its mark says that it is done; write down there how many seconds it took.
+    """Run a command, and write its mark: how many seconds it took.
 
     What the step has left is entered into the run's manifest before that
     (:func:`~commands.run_folder.manifest_writer.enter`), by this process alone, however many tasks the command had.
@@ -95,8 +97,6 @@ def run_step(
         Exit status; a command that fails leaves no mark, and 75 says that it was preempted. 143 where SIGTERM came,
         also of a command that ended well all the same: nothing is to follow it.
     """
-    if mark is not None and mark.exists():
-        return 0
     begin(kind, command)
     words = [*command, *(["--ckpt_path", "last"] if kind == "fit" else [])]
     sys.stdout.flush()
@@ -135,7 +135,8 @@ def run_step(
     finally:
         _on_sigterm(before)
     status = 128 - status if status < 0 else status
-    status = end(kind, mark, command, 143 if is_stopped and status not in (0, 75) else status, int(time.time() - start))
+    status = 143 if is_stopped and status not in (0, EXIT_STATUS) else status
+    status = end(kind, mark, command, status, int(time.time() - start))
     return 143 if is_stopped and status == 0 else status
 
 
@@ -158,7 +159,7 @@ def end(kind: str, mark: Path | None, words: Sequence[str], status: int, seconds
 
     ``seconds`` are what it took; a training that has failed after it paid is counted.
     """
-    if kind == "fit" and status not in (0, 75, 130, 143):
+    if kind == "fit" and status not in (0, *ENDED):
         FailedStarts(words).note()
     if status == 137:
         _tell_killed(kind)

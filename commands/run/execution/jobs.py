@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from commands.run.execution.code_copy import copy_code
+from commands.run.execution.execute import ENDED
 from commands.run.execution.settle import write
 from commands.run.execution.slurm import Site, refuse_unfit, submit
 from commands.run.experiment.experiment import Point
@@ -18,9 +19,6 @@ from commands.run_folder.steps import Kind, Step
 from doppel.console.say import say
 from doppel.errors import UserError
 from doppel.files import write_text
-
-#: Exit statuses of a run that somebody, or the machine, has ended: at Ctrl-C, by SIGTERM, or preempted.
-_ENDED = (130, 143, 75)
 
 
 def name_points(points: Sequence[Point]) -> list[tuple[str, Point]]:
@@ -86,7 +84,7 @@ def run_grid(
     elif ready and mode != "local":
         submit_runs(ready, runs, site, mode == "dry-run")
     for name, plan in ready.items() if mode == "local" else ():
-        if failed in _ENDED:
+        if failed in ENDED:
             summary.append(f"{name}: not started")
             continue
         say(f"━━ {name}")
@@ -95,7 +93,7 @@ def run_grid(
         except UserError as error:  # what it refuses after all is said at once
             sys.stderr.write(f"error: {error}\n")
             status = 2
-        failed = status if status in _ENDED else failed or min(status, 1)
+        failed = status if status in ENDED else failed or min(status, 1)
         summary.append(f"{name}: finished" if status == 0 else f"{name}: FAILED with status {status}")
     if mode == "local":
         from commands.privacy.coverage import of_runs  # which reads runs, and is no part of them
