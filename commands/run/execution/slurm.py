@@ -152,7 +152,7 @@ class Site:
             gpus, nodes = self.gpus_per_node, self.nodes if kind == "fit" else 1
             tasks, cpus = self.tasks_per_node or max(gpus, 1), self.cpus_per_task
         else:
-            all_tasks = self.tool_tasks if any(step.embeds for step in steps) else 1
+            all_tasks = max(self.tool_tasks, 1) if any(step.embeds for step in steps) else 1
             tasks, cpus = min(all_tasks, max(self.gpus_per_node, 1)), self.tool_cpus
             gpus, nodes = min(self.gpus_per_node, tasks if kind == "metrics" else 0), -(-all_tasks // tasks)
         own = kind if is_on_all else "tool"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from commands.privacy import embedded_parts
 from commands.privacy.embedded_parts import Work, work
@@ -65,3 +66,14 @@ def test_a_task_reads_only_where_its_vectors_are_those_of_the_first(
     monkeypatch.setattr(embedded_parts, "_num_processes", lambda: 1)
     work()
     assert len([*tmp_path.glob("*.npy")]) == num_read
+
+
+def test_tasks_of_a_node_have_a_gpu_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = list[int]()
+    for name, value in {"is_available": lambda: True, "device_count": lambda: 4, "set_device": taken.append}.items():
+        monkeypatch.setattr(torch.cuda, name, value)
+    monkeypatch.setattr(embedded_parts, "told", lambda: [])
+    for number in (0, 3, 5):
+        monkeypatch.setenv("SLURM_LOCALID", str(number))
+        work()
+    assert taken == [0, 3, 1]
