@@ -26,6 +26,12 @@ _LONGEST = 10
 _DEEPEST = 3
 
 
+def ending(path: str | Path) -> str:
+    """Return the ending of a file that tells its form, without that of a compression: ``.csv`` of ``a.csv.gz``."""
+    name = Path(path)
+    return (Path(name.stem) if name.suffix.lower() in ENDINGS else name).suffix.lower()
+
+
 @contextmanager
 def open_data(
     path: str | Path, kind: str | None = None, content: bytes | None = None
@@ -34,7 +40,7 @@ def open_data(
 
     Args:
         path: The file.
-        kind: The end of the name of the one file that is meant where an archive holds several.
+        kind: The end of the name of the one file that is meant where an archive holds several; None: the path's own.
         content: The bytes of the file, if they are at hand: then none is opened.
 
     Yields:
@@ -44,7 +50,7 @@ def open_data(
     Raises:
         DataError: The file is missing or may not be read, or is an archive of none or several such files.
     """
-    path = Path(path)
+    path, kind = Path(path), ending(path) if kind is None else kind
     name = str(path)
     with ExitStack() as stack:
         try:
@@ -55,8 +61,8 @@ def open_data(
                 if head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
                     archive = stack.enter_context(zipfile.ZipFile(stream))
                     member = _member(archive, path, kind)
-                    ending = Path(member).suffix.lower()
-                    name = name if Path(Path(name).stem).suffix.lower() == ending else f"{name}/{member}"
+                    told = Path(Path(name).stem).suffix.lower() == Path(member).suffix.lower()
+                    name = name if told else f"{name}/{member}"
                     inner: Any = archive.open(member)
                 else:
                     opener = next((open_ for magic, open_ in _OPENERS if re.match(magic, head, re.S)), None)
@@ -82,13 +88,13 @@ def refuse_other(error: BaseException) -> None:
         raise error
 
 
-def _member(archive: zipfile.ZipFile, path: Path, kind: str | None) -> str:
+def _member(archive: zipfile.ZipFile, path: Path, kind: str) -> str:
     """The name of the file that is meant, without what systems put beside it."""
     names = [name for name in archive.namelist() if not name.endswith("/")]
     if "xl/workbook.xml" in names:
         raise DataError(f"{path} is a spreadsheet: save the sheet as .csv (“CSV UTF-8”)")
     names = [name for name in names if not name.startswith("__MACOSX") and not Path(name).name.startswith(".")]
-    meant = [name for name in names if kind is not None and name.lower().endswith(kind)]
+    meant = [name for name in names if name.lower().endswith(kind)]
     if len(meant) != 1:
         meant = names
     if len(meant) != 1:

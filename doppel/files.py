@@ -113,7 +113,12 @@ def read_json_lines(path: str | Path, content: bytes | None = None) -> Iterator[
     Raises:
         DataError: The file, or a line of it, cannot be read; the message names both and never quotes the content.
     """
-    for number, line in read_lines(path, content=content):
+    return json_objects(path, read_lines(path, content=content))
+
+
+def json_objects(path: str | Path, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Read numbered lines of a file as JSON objects; as for :func:`read_json_lines`."""
+    for number, line in lines:
         if not line.isspace():
             record = parse_json(line.rstrip("\r\n"), path, number, "each line must be one JSON object")
             if not isinstance(record, dict):
@@ -123,10 +128,7 @@ def read_json_lines(path: str | Path, content: bytes | None = None) -> Iterator[
 
 
 def read_lines(path: str | Path, kind: str = ".jsonl", content: bytes | None = None) -> Iterator[tuple[int, str]]:
-    """Read the lines of a text, their ends included, with their numbers from 1.
-
-    A line ends with LF, CR LF or CR. The text is in UTF-8, or in UTF-16 or UTF-32 as spreadsheets write it, with or
-    without a byte order mark at its start, which is left out.
+    """Read the lines of a text file, as :func:`text_lines` does.
 
     Args:
         path: A file, plain or compressed (:func:`~doppel.compressed.open_data`).
@@ -136,26 +138,42 @@ def read_lines(path: str | Path, kind: str = ".jsonl", content: bytes | None = N
     Raises:
         DataError: The file cannot be read; the message says in which line.
     """
-    number = 1
     with open_data(path, kind, content) as (_, stream):
-        try:
-            encoding = json.detect_encoding(stream.peek(4)[:4]).removesuffix("-sig")
-            # What does not fit becomes half of a surrogate pair, which no text holds: so its line is known.
-            errors = "surrogateescape" if encoding == "utf-8" else "surrogatepass"
-            for line in io.TextIOWrapper(stream, encoding, errors, newline=""):
-                if not line.isascii():
-                    line.encode()
-                yield number, line.removeprefix("\ufeff") if number == 1 else line  # later it is the text's own
-                number += 1
-        except UnicodeError as error:
-            place = f"character {error.start + 1}" if isinstance(error, UnicodeEncodeError) else "a character"
-            raise DataError(
-                f"{place} is not in UTF-8: save the file in UTF-8 (of a spreadsheet as “CSV UTF-8”)",
-                about=f"{path}:{number}",
-            ) from None
-        except DAMAGED as error:
-            refuse_other(error)
-            raise DataError("the compressed file is damaged here: fetch it again", about=f"{path}:{number}") from None
+        yield from text_lines(path, stream)
+
+
+def text_lines(path: str | Path, stream: io.BufferedReader) -> Iterator[tuple[int, str]]:
+    """Read the lines of a text, their ends included, with their numbers from 1.
+
+    A line ends with LF, CR LF or CR. The text is in UTF-8, or in UTF-16 or UTF-32 as spreadsheets write it, with or
+    without a byte order mark at its start, which is left out.
+
+    Args:
+        path: Its file, for errors.
+        stream: Its bytes, decompressed.
+
+    Raises:
+        DataError: It cannot be read; the message says in which line.
+    """
+    number = 1
+    try:
+        encoding = json.detect_encoding(stream.peek(4)[:4]).removesuffix("-sig")
+        # What does not fit becomes half of a surrogate pair, which no text holds: so its line is known.
+        errors = "surrogateescape" if encoding == "utf-8" else "surrogatepass"
+        for line in io.TextIOWrapper(stream, encoding, errors, newline=""):
+            if not line.isascii():
+                line.encode()
+            yield number, line.removeprefix("\ufeff") if number == 1 else line  # later it is the text's own
+            number += 1
+    except UnicodeError as error:
+        place = f"character {error.start + 1}" if isinstance(error, UnicodeEncodeError) else "a character"
+        raise DataError(
+            f"{place} is not in UTF-8: save the file in UTF-8 (of a spreadsheet as “CSV UTF-8”)",
+            about=f"{path}:{number}",
+        ) from None
+    except DAMAGED as error:
+        refuse_other(error)
+        raise DataError("the compressed file is damaged here: fetch it again", about=f"{path}:{number}") from None
 
 
 def read_text(path: str | Path) -> str:
@@ -168,14 +186,13 @@ def read_list(path: str | Path) -> list[str]:
     return [text for _, line in read_lines(path, ".txt") if (text := line.strip())]
 
 
-def read_bytes(path: str | Path, kind: str, content: bytes) -> bytes:
-    """Read a content that is no text, decompressed; as for :func:`read_lines`."""
-    with open_data(path, kind, content) as (_, file):
-        try:
-            return file.read()
-        except DAMAGED as error:
-            refuse_other(error)
-            raise DataError("the compressed file is damaged: fetch it again", about=path) from None
+def whole_content(path: str | Path, stream: io.BufferedReader) -> bytes:
+    """Read all bytes of a file that is no text; as for :func:`text_lines`."""
+    try:
+        return stream.read()
+    except DAMAGED as error:
+        refuse_other(error)
+        raise DataError("the compressed file is damaged: fetch it again", about=path) from None
 
 
 def read_yaml(path: str | Path, parse: Callable[[str], Any] | None = None) -> Any:

@@ -14,7 +14,8 @@ from typing import Any
 
 from commands.privacy.embedded_parts import trees_of
 from datamodules.reading.columns import USUAL
-from datamodules.reading.records import head_of, kind, read_records
+from datamodules.reading.records import head_of, read_records
+from doppel.compressed import ending
 from doppel.errors import DataError
 from doppel.files import write_json_lines, write_text
 
@@ -56,7 +57,7 @@ def write_sheet(file: Path, sheet: Path, parser: Path | None = None) -> str:
             tree, nats = read[row["utterance"]]
             row |= {"parse": tree, "confidence": math.exp(-nats)}
     rows = by_value(rows)
-    if kind(str(sheet)) == ".csv":
+    if ending(sheet) == ".csv":
         table = io.StringIO()
         writer = csv.DictWriter(table, COLUMNS)
         writer.writeheader()
@@ -114,7 +115,7 @@ def read_sheet(sheet: Path, out: Path, skip_bad_rows: bool = False) -> str:
     counts: Counter[str] = Counter()
     rows = []
     for where, record in read_records(str(sheet)):
-        if kind(str(sheet)) in (".csv", ".tsv"):
+        if ending(sheet) in (".csv", ".tsv"):
             record = {name: cell and re.sub(_FORMULA, r"\1", cell) for name, cell in record.items()}
         lacking = [name for name in ("utterance", "parse", "correction") if name not in record]
         if lacking:

@@ -13,7 +13,7 @@ from jsonargparse.typing import PositiveInt
 from commands.redaction.redacted_table import redacted_rows, texts, write_rows
 from datamodules.reading.columns import Columns
 from datamodules.reading.files import expand_path
-from datamodules.reading.records import kind
+from doppel.compressed import ending
 from doppel.errors import DataError, UserError
 from doppel.files import write_json
 from doppel.redaction.mask import Redacted, Redactor
@@ -186,4 +186,4 @@ def _is_held_out(text: str, share: float) -> bool:
 
 def _target(out: Path, name: str, table: str) -> Path:
     """The file of a redacted table."""
-    return out / f"{name}{'.csv' if kind(table) in ('.csv', '.tsv') else '.jsonl'}"
+    return out / f"{name}{'.csv' if ending(table) in ('.csv', '.tsv') else '.jsonl'}"

@@ -14,10 +14,11 @@ from datamodules.reading.dialogues import KEYS, Dialogues, with_attributes
 from datamodules.reading.example import Example, Field, Unit, with_distinct_units
 from datamodules.reading.files import embedded_examples, is_embedded, state_of
 from datamodules.reading.owners import Owners
-from datamodules.reading.records import Record, head_of, kind, read_records
+from datamodules.reading.records import Record, head_of, read_records
 from datamodules.reading.rows import Reading, row_example
 from datamodules.reading.unit_names import NameRule, UnitNames, check_rule
 from datamodules.reading.utterances import Utterances, known, remembering
+from doppel.compressed import ending
 from doppel.errors import DataError
 from doppel.garbage import no_collection
 
@@ -131,7 +132,7 @@ def _file_examples(
     records: Iterable[Record] = read_records(path)
     first = next(iter(records), None)
     records = records if first is None else chain((first,), records)
-    if first is not None and kind(first[0].rpartition(":")[0]) == ".txt" and first[1].keys() == {"text"}:
+    if first is not None and ending(first[0].rpartition(":")[0]) == ".txt" and first[1].keys() == {"text"}:
         columns = replace(columns, text=None, label=None, unit=None, parse=None, messages=None)  # lines have no names
     names: dict[str, None] = {}
     if isinstance(columns, ReferenceColumns):

@@ -8,19 +8,22 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from datamodules.reading.files import read_files
-from doppel.compressed import DAMAGED, ENDINGS, open_data, refuse_other
+from doppel.compressed import ending, open_data
 from doppel.errors import DataError
-from doppel.files import kind_of, parse_json, read_bytes, read_json_lines, read_lines
+from doppel.files import json_objects, kind_of, parse_json, text_lines, whole_content
 
 #: A place such as ``reviews.csv:7``, and what stands there by column.
 Record = tuple[str, dict[str, Any]]
+#: Lines of a text with their numbers.
+_Lines = Iterator[tuple[int, str]]
 #: Forms that are known and not read, and what to do about them.
 _NOT_READ = {".xlsx": "save the sheet as .csv", ".xls": "save the sheet as .csv", ".arrow": "name its folder"}
 #: How a file begins that holds no rows, and what to do about it.
@@ -33,9 +36,6 @@ _NO_ROWS = {
     rb"SQLite format 3": "is a data base of SQLite: write the table as .csv",
     rb"%PDF-": "is a PDF: give its text as .txt or .csv",
 }
-#: Bytes that are looked at.
-_HEAD = 2**16
-
 csv.field_size_limit(2**31 - 1)  # a cell may hold a whole story
 
 
@@ -64,53 +64,43 @@ def read_records(path: str, on_bad_row: Callable[[str], None] | None = None) -> 
             lines) and never quotes the content.
     """
     is_folder = Path(path).is_dir()
-    for name, content in read_files(path):
-        if is_folder and kind(name) == ".arrow":
-            yield from _arrow(name, content)
-            continue
-        name, form = _form(name, content)
-        if form in (".csv", ".tsv"):
-            yield from _table(name, content, on_bad_row)
-        else:
-            yield from _FORMS.get(form, _json)(name, content)
+    for file, content in read_files(path):
+        with open_data(file, content=content) as (name, stream):
+            form = ".arrow" if is_folder and ending(file) == ".arrow" else _form(file, name, stream.peek())
+            if form in (".parquet", ".arrow"):
+                yield from (_parquet if form == ".parquet" else _arrow)(name, stream)
+                continue
+            lines = text_lines(name, stream)
+            first = list(islice(lines, 1))
+            if form in (".csv", ".tsv", ".txt") and any(_is_object(line) for _, line in first):
+                form = ".jsonl"
+            read: Callable[[str, _Lines], Iterator[Record]] = _FORMS.get(form, _json)
+            if form in (".csv", ".tsv"):
+                read = partial(_table, on_bad_row=on_bad_row)
+            yield from read(name, chain(first, lines))
 
 
-def kind(path: str) -> str:
-    """Return the ending of a file that tells its form, without that of a compression: ``.csv`` of ``a.csv.gz``."""
-    name = Path(path)
-    return (Path(name.stem) if name.suffix.lower() in ENDINGS else name).suffix.lower()
-
-
-def _form(path: str, content: bytes) -> tuple[str, str]:
-    """The name of a file, as :func:`~doppel.compressed.open_data` tells it, and its form, as an ending.
+def _form(path: str, name: str, head: bytes) -> str:
+    """The form of a file, as an ending, by its first bytes and its name within its compression.
 
     Raises:
         DataError: It is known, and no file of rows.
     """
-    with open_data(path, kind(path), content) as (name, stream):
-        try:
-            head = stream.read(_HEAD)
-        except DAMAGED as error:  # the form's own reader says in which line
-            refuse_other(error)
-            head = b""
     if head.startswith(b"PAR1"):
-        return name, ".parquet"
+        return ".parquet"
     for sign, told in _NO_ROWS.items():
         if re.match(sign, head, re.I | re.S):
             raise DataError(f"{path} {told}")
-    form = kind(name)
+    form = ending(name)
     if form in _NOT_READ:
         raise DataError(f"{path} is in a form that is not read: {_NOT_READ[form]}")
-    if form in (".csv", ".tsv", ".txt") and _is_json(head):
-        return name, ".jsonl"
-    return name, form
+    return form
 
 
-def _is_json(head: bytes) -> bool:
-    """Whether the first line is a whole JSON object, which no header of a table is."""
-    first, _, _ = head.partition(b"\n")
+def _is_object(line: str) -> bool:
+    """Whether a line is a whole JSON object, which no header of a table is."""
     try:
-        return isinstance(json.loads(first.removeprefix(b"\xef\xbb\xbf")), dict)
+        return isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):
         return False
 
@@ -118,44 +108,45 @@ def _is_json(head: bytes) -> bool:
 def head_of(where: str) -> str:
     """Return the line that names the columns of a row: the first one of a table of text, else its own."""
     path, _, line = where.rpartition(":")
-    return f"{path}:1" if line.isdigit() and kind(path) in (".csv", ".tsv") else where
+    return f"{path}:1" if line.isdigit() and ending(path) in (".csv", ".tsv") else where
 
 
-def _json_lines(path: str, content: bytes) -> Iterator[Record]:
-    for number, record in read_json_lines(path, content):
+def _json_lines(path: str, lines: _Lines) -> Iterator[Record]:
+    for number, record in json_objects(path, lines):
         yield f"{path}:{number}", record
 
 
-def _json(path: str, content: bytes) -> Iterator[Record]:
+def _json(path: str, lines: _Lines) -> Iterator[Record]:
     """A list, or lines."""
-    first = next((line for _, line in read_lines(path, ".json", content) if line.strip()), "")
+    said = ((number, line) for number, line in lines if line.strip())
+    number, first = next(said, (1, ""))
     if not first.lstrip().startswith("["):
-        yield from _json_lines(path, content)
+        yield from _json_lines(path, chain([(number, first)] if first else [], said))
         return
-    lines = [line for _, line in read_lines(path, ".json", content)]
+    text = first + "".join(line for _, line in lines)
     form = "the file must be one list, or one object a line"
-    for number, entry in enumerate(parse_json("".join(lines), path, 1, form), 1):
-        where = f"{path}, entry {number}"
+    for place, entry in enumerate(parse_json(text, path, number, form), 1):
+        where = f"{path}, entry {place}"
         if not isinstance(entry, dict | str):
             raise DataError(f"{kind_of(entry)}: every entry must be an object, or a text", about=where)
         yield where, {"text": entry} if isinstance(entry, str) else entry
 
 
-def _text_lines(path: str, content: bytes) -> Iterator[Record]:
-    for number, line in read_lines(path, ".txt", content):
+def _text_lines(path: str, lines: _Lines) -> Iterator[Record]:
+    for number, line in lines:
         if line.strip():
             yield f"{path}:{number}", {"text": line.rstrip("\r\n")}
 
 
-def _table(path: str, content: bytes, on_bad_row: Callable[[str], None] | None) -> Iterator[Record]:
+def _table(path: str, numbered: _Lines, on_bad_row: Callable[[str], None] | None) -> Iterator[Record]:
     """Rows of a table of text; each stands where it begins, for a quoted cell may hold ends of lines.
 
     Columns without a name are passed over. Behind the last one with a name their cells must be empty, as those are that
     a spreadsheet adds; a row may lack them.
     """
-    lines = (line for _, line in read_lines(path, kind(path), content))
+    lines = (line for _, line in numbered)
     first = next(lines, "")
-    delimiter = _delimiter(first, "\t" if kind(path) == ".tsv" else ",")
+    delimiter = _delimiter(first, "\t" if ending(path) == ".tsv" else ",")
     reader = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
     header = _row(reader, path, 1) or []
     names = [name.strip() for name in header]
@@ -216,22 +207,22 @@ def _row(reader: Any, path: str, start: int) -> list[str] | None:
         ) from None
 
 
-def _parquet(path: str, content: bytes) -> Iterator[Record]:
+def _parquet(path: str, stream: io.BufferedReader) -> Iterator[Record]:
     arrow = _pyarrow(path)
     from pyarrow import parquet
 
     try:
-        file = parquet.ParquetFile(io.BytesIO(read_bytes(path, ".parquet", content)))
+        file = parquet.ParquetFile(io.BytesIO(whole_content(path, stream)))
         yield from _rows(file.schema_arrow, file.iter_batches(), path)
     except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _unreadable(path, "Parquet", error) from None
 
 
-def _arrow(path: str, content: bytes) -> Iterator[Record]:
+def _arrow(path: str, stream: io.BufferedReader) -> Iterator[Record]:
     arrow = _pyarrow(path)
     try:
-        stream = arrow.ipc.open_stream(content)
-        yield from _rows(stream.schema, stream, path)
+        batches = arrow.ipc.open_stream(stream)
+        yield from _rows(batches.schema, batches, path)
     except (arrow.ArrowException, OSError, UnicodeDecodeError) as error:
         raise _unreadable(path, "Arrow", error) from None
 
@@ -299,9 +290,8 @@ def _unreadable(path: str, form: str, error: Exception) -> DataError:
     return DataError(f"{path} is no readable {form} file ({type(error).__name__}): write it again, or give another")
 
 
-_FORMS: dict[str, Callable[[str, bytes], Iterator[Record]]] = {
+_FORMS: dict[str, Callable[[str, _Lines], Iterator[Record]]] = {
     ".jsonl": _json_lines,
     ".ndjson": _json_lines,
     ".txt": _text_lines,
-    ".parquet": _parquet,
 }

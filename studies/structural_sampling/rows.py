@@ -8,7 +8,8 @@ from functools import cache
 
 from commands.annotate.pool_file import Row, good_rows
 from datamodules.reading.files import read_files
-from datamodules.reading.records import Record, kind, read_records
+from datamodules.reading.records import Record, read_records
+from doppel.compressed import ending
 from doppel.errors import DataError
 from doppel.files import read_lines
 from studies.structural_sampling.programs import abstract_query, tree
@@ -29,7 +30,7 @@ def records(path: str, on_bad_row: Callable[[str], None] | None = None) -> Itera
     Raises:
         DataError: The file, or a row of it, cannot be read; the message names the line.
     """
-    if kind(path) != ".tsv":
+    if ending(path) != ".tsv":
         yield from read_records(path, on_bad_row)
         return
     for name, content in read_files(path):

@@ -63,6 +63,15 @@ def test_a_compression_is_known_by_its_bytes(tmp_path: Path, form: str, compress
         assert [turn.utterance for turn in read_examples(str(path), "utterance")] == TEXTS, ending
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_json_lines_are_known_by_their_first_line_however_long_it_is(tmp_path: Path, encoding: str) -> None:
+    texts = ["word " * 20_000, "zebra"]
+    lines = "".join(json.dumps({"text": text, "unit": text[0]}) + "\n" for text in texts)
+    (tmp_path / "data.txt").write_text(lines, encoding)
+    turns = read_examples(str(tmp_path / "data.txt"), "user")
+    assert [(turn.utterance, turn.unit) for turn in turns] == [(texts[0], "w"), ("zebra", "z")]
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_an_archive_of_one_file_is_that_file(tmp_path: Path, form: str) -> None:
     for name, content in {
