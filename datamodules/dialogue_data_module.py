@@ -20,7 +20,7 @@ from datamodules.reading.columns import Columns, check_unit, reference_columns, 
 from datamodules.reading.example import Unit
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import expand_path, is_embedded
-from datamodules.reading.unit_names import NameRule
+from datamodules.reading.units import NameRule
 from datamodules.training_rows import TrainingRows, first_units
 from doppel.errors import DataError
 from doppel.privacy.spec import usual_batch_size
@@ -82,7 +82,7 @@ class DialogueDataModule(TrainingDataModule):
             :class:`~datamodules.guards.redaction.Redaction`). Evaluation data stay whole.
         unit_names: Names of units that differ in spelling alone (case, width, unseen characters; ``17``, ``017`` and
             ``17.0``; ``+49`` and ``0049``): ``folded`` makes them one unit, ``exact`` different ones. Null: a file with
-            such names is refused until this is given (:class:`~datamodules.reading.unit_names.UnitNames`).
+            such names is refused until this is given (:class:`~datamodules.reading.units.UnitNames`).
         effort: Factor of ``batch_size``, or of a twentieth of the units; public, as they are.
     """
 

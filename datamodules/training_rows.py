@@ -11,7 +11,7 @@ from datamodules.reading.columns import Columns, unit_of
 from datamodules.reading.example import Example, Field, Unit
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import content_digest, expand_path
-from datamodules.reading.unit_names import NameRule
+from datamodules.reading.units import NameRule
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from datamodules.batches.loader import Batches, Loader
 from datamodules.batches.same_rows import content_text
 from datamodules.data_module import DataModule, check_limits
 from datamodules.reading.columns import Columns
-from datamodules.reading.unit_names import NameRule, UnitNames, check_rule
+from datamodules.reading.units import NameRule, UnitNames, check_rule
 from doppel.errors import DataError
 from doppel.files import kind_of
 from doppel.privacy.secret import Secret
@@ -100,7 +100,7 @@ class UnitDataModule(DataModule):
         is_public: Whether anybody may see all of the rows; they may then be trained on without privacy.
         unit_names: Names that differ in spelling alone, as ``Ana@x.org`` and ``ana@x.org`` do: ``folded`` makes them
             one unit, ``exact`` different ones. Null: rows with such names are refused until this is given
-            (:class:`~datamodules.reading.unit_names.UnitNames`).
+            (:class:`~datamodules.reading.units.UnitNames`).
     """
 
     sampling = "poisson"

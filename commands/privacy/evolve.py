@@ -22,7 +22,8 @@ from commands.privacy.stage_release import read_private
 from commands.privacy.vote_releases import VoteReleases
 from commands.run_folder.ownership import hold, ledger_of_run
 from datamodules.guards.overlap import refuse_private
-from datamodules.reading.columns import Columns, ReferenceColumns, control_code, reference_columns
+from datamodules.reading.attribute_codes import control_code
+from datamodules.reading.columns import Columns, ReferenceColumns, reference_columns
 from datamodules.reading.examples import iter_examples
 from datamodules.reading.files import expand_path
 from datamodules.reading.records import head_of, read_records

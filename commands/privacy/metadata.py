@@ -12,7 +12,7 @@ from commands.run_folder.ownership import hold, ledger_of_run
 from datamodules.reading.attributes import Attributes
 from datamodules.reading.example import Unit
 from datamodules.reading.files import content_digest, expand_path
-from datamodules.reading.unit_names import NameRule
+from datamodules.reading.units import NameRule
 from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
 from doppel.files import try_folder

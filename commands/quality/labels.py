@@ -18,7 +18,8 @@ from jsonargparse.typing import PositiveInt
 
 from commands.run_folder.private_files import of_runs
 from datamodules.guards.overlap import refuse_private
-from datamodules.reading.columns import Columns, labels_of, reference_columns
+from datamodules.reading.attribute_codes import labels_of
+from datamodules.reading.columns import Columns, reference_columns
 from datamodules.reading.example import Example
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import expand_path

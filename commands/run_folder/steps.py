@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from datamodules.reading.columns import Columns
 from datamodules.reading.example import Field, Unit
-from datamodules.reading.unit_names import NameRule
+from datamodules.reading.units import NameRule
 
 Kind = Literal["fit", "predict", "metrics", "tool"]
 #: Parts of a split that hold private turns.

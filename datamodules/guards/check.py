@@ -9,7 +9,7 @@ from datamodules.reading.columns import Columns, unit_of
 from datamodules.reading.example import Example, Field, Unit
 from datamodules.reading.examples import iter_examples
 from datamodules.reading.files import expand_path
-from datamodules.reading.unit_names import NameRule
+from datamodules.reading.units import NameRule
 from doppel.errors import DataError
 from doppel.privacy.accounting import default_delta
 from doppel.privacy.spec import note_on_delta

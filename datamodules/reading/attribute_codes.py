@@ -1,13 +1,14 @@
-"""The attributes of a request as one text, by a public schema: ``Category: Food | Stars: 5 | Words: 10 or more``."""
+"""Several labels of a request as one text, as they are or by a public schema: ``Category: Food | Stars: 5``."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from datamodules.reading.columns import Columns, ReferenceColumns, control_code, labels_of, listed
+from datamodules.reading.columns import Columns, ReferenceColumns, listed
 from datamodules.reading.files import expand_path
 from doppel.errors import DataError, UserError
 from doppel.tables.schema import Schema
@@ -18,10 +19,50 @@ BETWEEN = " | "
 FILL = ": a model fills it, python cli.py fill TABLE --schema SCHEMA --out FILLED.jsonl, and FILLED.jsonl is read then"
 
 
+#: A label that names itself, as in ``Review Stars: 5.0``; a whole code is a row of these.
+_NAME = r"[A-Z][\w &/-]{0,39}"
+_CODE = re.compile(rf"(?:^| \| )({_NAME}): (\S.*?)(?= \| {_NAME}: |$)")
+
+
+def control_code(labels: Mapping[str, str]) -> str:
+    """Join several labels of a row into one text: ``Business Category: Restaurants | Review Stars: 5.0``.
+
+    This is the form of Yue et al. (2023), *Synthetic Text Generation with Differential Privacy*. A function of this row
+    alone.
+
+    Args:
+        labels: Value of each column, in order. A value that names itself (``Review Stars: 5.0``) is taken as it is;
+            else ``review_stars`` becomes ``Review Stars``.
+    """
+    return " | ".join(_named_value(column, value) for column, value in labels.items())
+
+
+@lru_cache(maxsize=4096)
+def _named_value(column: str, value: str) -> str:
+    if re.match(rf"{_NAME}: \S", value):
+        return value
+    name = re.sub(r"[_\s]+", " ", column).strip()
+    return f"{name.title() if name.islower() else name}: {value}"
+
+
+def labels_of(codes: Sequence[str]) -> dict[str, list[str]]:
+    """Split a text of :func:`control_code` into its labels, by their names.
+
+    Args:
+        codes: Of each row. Codes without names are one label, ``label``.
+
+    Returns:
+        Values of each label, one a row; a row that has no value of a label has an empty one.
+    """
+    rows = [_CODE.findall(code) or [("label", code)] for code in codes]
+    names = dict.fromkeys(name for row in rows for name, _ in row)
+    return {name: [dict(row).get(name, "") for row in rows] for name in names}
+
+
 class AttributeCodes:
     """Writes the values of a request as a control code, and reads it again.
 
-    :func:`~datamodules.reading.columns.control_code` says what that is. The attributes stand in the order of the
+    :func:`control_code` says what that is. The attributes stand in the order of the
     schema; each has one of its public values, or "other".
 
     Formal guarantees:

@@ -12,9 +12,8 @@ from datamodules.reading.attribute_codes import FILL
 from datamodules.reading.columns import Columns, Layout, listed
 from datamodules.reading.example import Unit
 from datamodules.reading.files import expand_path
-from datamodules.reading.owners import named_before
 from datamodules.reading.records import read_records
-from datamodules.reading.unit_names import NameRule, UnitNames
+from datamodules.reading.units import NameRule, UnitNames, named_before
 from doppel.errors import DataError, UserError
 from doppel.tables.marginals import Table
 from doppel.tables.schema import Column, Schema

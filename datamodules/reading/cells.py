@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from datamodules.reading.columns import control_code
+from datamodules.reading.attribute_codes import control_code
 from doppel.errors import DataError
 from doppel.files import kind_of
 from doppel.lispress import first_error

@@ -1,4 +1,4 @@
-"""Which column of a file holds what, and several labels as one text."""
+"""Which column of a file holds what."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,10 +23,6 @@ _OWNER = re.compile(
     "(unit|user|author|customer|client|patient|speaker|member|account|person|caller|email|phone|(device|visitor)(?=.)"
     "|dialog|dialogue|conversation|session|thread|chat)(id|ids|name|key|no|number|hash|uuid|address)?"
 )
-
-#: A label that names itself, as in ``Review Stars: 5.0``; a whole code is a row of these.
-_NAME = r"[A-Z][\w &/-]{0,39}"
-_CODE = re.compile(rf"(?:^| \| )({_NAME}): (\S.*?)(?= \| {_NAME}: |$)")
 
 
 @dataclass(frozen=True)
@@ -58,7 +54,8 @@ class Columns:
 
     Attributes:
         text: The request; ``utterance`` or ``text`` if left out.
-        label: The label, or a list of columns that make one together (:func:`control_code`); ``label`` if left out.
+        label: The label, or a list of columns that make one together
+            (:func:`~datamodules.reading.attribute_codes.control_code`); ``label`` if left out.
         unit: Name of the dialogue or user; ``unit`` if left out.
         parse: The Lispress tree; ``parse`` if left out.
         messages: A conversation in OpenAI's form, a list of ``{"role": …, "content": …}``, whose user's messages are
@@ -188,41 +185,6 @@ def check_unit(unit: Unit | None, columns: Columns) -> None:
             f"data.columns.unit is {columns.unit}, but data.unit is utterance, so that each row would be protected by "
             "itself: set data.unit=user (or dialogue), or leave columns.unit out"
         )
-
-
-def control_code(labels: Mapping[str, str]) -> str:
-    """Join several labels of a row into one text: ``Business Category: Restaurants | Review Stars: 5.0``.
-
-    This is the form of Yue et al. (2023), *Synthetic Text Generation with Differential Privacy*. A function of this row
-    alone.
-
-    Args:
-        labels: Value of each column, in order. A value that names itself (``Review Stars: 5.0``) is taken as it is;
-            else ``review_stars`` becomes ``Review Stars``.
-    """
-    return " | ".join(_named_value(column, value) for column, value in labels.items())
-
-
-@lru_cache(maxsize=4096)
-def _named_value(column: str, value: str) -> str:
-    if re.match(rf"{_NAME}: \S", value):
-        return value
-    name = re.sub(r"[_\s]+", " ", column).strip()
-    return f"{name.title() if name.islower() else name}: {value}"
-
-
-def labels_of(codes: Sequence[str]) -> dict[str, list[str]]:
-    """Split a text of :func:`control_code` into its labels, by their names.
-
-    Args:
-        codes: Of each row. Codes without names are one label, ``label``.
-
-    Returns:
-        Values of each label, one a row; a row that has no value of a label has an empty one.
-    """
-    rows = [_CODE.findall(code) or [("label", code)] for code in codes]
-    names = dict.fromkeys(name for row in rows for name, _ in row)
-    return {name: [dict(row).get(name, "") for row in rows] for name in names}
 
 
 def listed(names: Collection[str], columns: Columns) -> str:

@@ -13,10 +13,9 @@ from datamodules.reading.conversations import user_turns
 from datamodules.reading.dialogues import KEYS, Dialogues, with_attributes
 from datamodules.reading.example import Example, Field, Unit, with_distinct_units
 from datamodules.reading.files import embedded_examples, is_embedded, state_of
-from datamodules.reading.owners import Owners
 from datamodules.reading.records import Record, head_of, read_records
 from datamodules.reading.rows import Reading, row_example
-from datamodules.reading.unit_names import NameRule, UnitNames, check_rule
+from datamodules.reading.units import NameRule, Owners, UnitNames, check_rule
 from datamodules.reading.utterances import Utterances, known, remembering
 from doppel.compressed import ending
 from doppel.errors import DataError
@@ -45,7 +44,7 @@ def read_examples(
     Known are rows of :func:`~datamodules.reading.records.read_records` with the columns ``utterance`` (or ``text``),
     ``parse``, ``unit`` and ``label``, or as ``columns`` says; published dialogue lines (SMCalFlow 2.0, TreeDST), every
     user turn, also one marked ``skip``, without context; and ``embedded:NAME?num=4000&seed=1&skew=1.0``, the embedded
-    grammar. Names of units are read by one rule (:class:`~datamodules.reading.unit_names.UnitNames`). Two dialogues of
+    grammar. Names of units are read by one rule (:class:`~datamodules.reading.units.UnitNames`). Two dialogues of
     one id are refused where dialogues are units: adding one of them would change the other's.
 
     Formal guarantees:

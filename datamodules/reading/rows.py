@@ -11,7 +11,7 @@ from datamodules.reading.cells import label_of, text_of, tree_of
 from datamodules.reading.columns import Columns, Layout, listed
 from datamodules.reading.example import Example, Unit
 from datamodules.reading.records import head_of
-from datamodules.reading.unit_names import UnitNames
+from datamodules.reading.units import UnitNames
 from doppel.errors import DataError
 
 

@@ -8,7 +8,7 @@
 | :func:`.occurrences.fold` | cases, characters, hyphens and blanks, and what nobody sees | names that a text may write in many ways |
 | :func:`key_of` | the same of a word, without the punctuation at its ends and ``'s`` | words that rules hide |
 | ``datamodules.reading.utterances`` | letters and digits alone, as bytes, or letters without masks | digests of files of any length |
-| ``datamodules.reading.unit_names`` | numbers, telephone numbers and addresses, too | names of users |
+| ``datamodules.reading.units`` | numbers, telephone numbers and addresses, too | names of users |
 """  # noqa: E501
 
 from __future__ import annotations

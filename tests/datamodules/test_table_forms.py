@@ -19,11 +19,12 @@ from table_files import FORMS, TEXT_FORMS, write_table
 
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.guards.check import check
-from datamodules.reading.columns import Columns, control_code, labels_of, reference_columns
+from datamodules.reading.attribute_codes import control_code, labels_of
+from datamodules.reading.columns import Columns, reference_columns
 from datamodules.reading.example import Example
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import content_digest
-from datamodules.reading.unit_names import unit_name
+from datamodules.reading.units import unit_name
 from datamodules.text_format import TextFormat
 from doppel.errors import DataError
 from doppel.privacy.spec import plan

@@ -22,7 +22,7 @@ from datamodules.guards.selection import Selection
 from datamodules.reading.columns import Columns
 from datamodules.reading.example import Example
 from datamodules.reading.examples import read_examples
-from datamodules.reading.unit_names import folded_name, unit_name
+from datamodules.reading.units import folded_name, unit_name
 from datamodules.unit_data_module import UnitDataModule
 from doppel.errors import DataError, UserError
 from lightning_modules.causal_lm import UtteranceLM
