@@ -5,9 +5,10 @@ from __future__ import annotations
 from datamodules.batches.batch import PromptBatch
 from datamodules.data_module import PredictionDataModule
 from datamodules.reading.columns import Columns
+from datamodules.reading.embedded import is_embedded
 from datamodules.reading.example import Example, Unit
 from datamodules.reading.examples import read_examples
-from datamodules.reading.files import content_digest, expand_path, is_embedded
+from datamodules.reading.files import content_digest, expand_path
 from doppel.privacy.fingerprint import keyed_fingerprint
 
 

@@ -17,9 +17,10 @@ from datamodules.guards.overlap import Named, Source, refuse_private
 from datamodules.guards.redaction import Redaction
 from datamodules.guards.selection import Selection
 from datamodules.reading.columns import Columns, check_unit, reference_columns, unit_of
+from datamodules.reading.embedded import is_embedded
 from datamodules.reading.example import Unit
 from datamodules.reading.examples import read_examples
-from datamodules.reading.files import expand_path, is_embedded
+from datamodules.reading.files import expand_path
 from datamodules.reading.units import NameRule
 from datamodules.training_rows import TrainingRows, first_units
 from doppel.errors import DataError

@@ -14,9 +14,10 @@ from datamodules.batches.loader import Loader
 from datamodules.batches.samplers import BucketedBatches
 from datamodules.data_module import TrainingDataModule, check_limits
 from datamodules.reading.columns import Columns
+from datamodules.reading.embedded import is_embedded
 from datamodules.reading.example import Example
 from datamodules.reading.examples import read_examples
-from datamodules.reading.files import expand_path, is_embedded
+from datamodules.reading.files import expand_path
 from doppel.errors import DataError
 from doppel.parsing.oracle import Actions, encode
 from doppel.parsing.vocabulary import PAD, ActionVocabulary

@@ -17,8 +17,9 @@ from datamodules.guards.overlap import refuse_private
 from datamodules.guards.redaction import NO_COUNT
 from datamodules.reading.attribute_codes import AttributeCodes
 from datamodules.reading.columns import Columns
+from datamodules.reading.embedded import is_embedded
 from datamodules.reading.examples import read_examples
-from datamodules.reading.files import content_digest, expand_path, is_embedded
+from datamodules.reading.files import content_digest, expand_path
 from datamodules.reading.records import head_of, read_records
 from doppel.errors import DataError, UserError
 from doppel.files import append_json_line, cut_torn_line, read_json_lines, try_folder, write_json_lines

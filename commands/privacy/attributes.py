@@ -13,8 +13,8 @@ from jsonargparse.typing import PositiveInt
 from commands.privacy.marginals import Marginals, fitted_again, measurements, read_releases, terms_of
 from commands.privacy.stage_release import StageRelease
 from commands.run_folder.stage_config import StageConfig
-from datamodules.reading.attribute_codes import AttributeCodes, codes_of
-from datamodules.reading.columns import Columns
+from datamodules.reading.attribute_codes import AttributeCodes
+from datamodules.reading.columns import Columns, codes_of
 from datamodules.reading.example import Example
 from doppel.errors import UserError
 from doppel.files import read_json_lines, write_json_lines

@@ -13,8 +13,7 @@ from commands.privacy.histogram import read_labels
 from commands.run_folder.manifest import Manifest
 from commands.run_folder.stage_config import StageConfig
 from commands.run_folder.steps import SHARES
-from datamodules.reading.attribute_codes import codes_of
-from datamodules.reading.columns import Columns
+from datamodules.reading.columns import Columns, codes_of
 from datamodules.reading.example import Field
 from doppel.decoding.sampling import SamplingArguments, generation_config
 from doppel.errors import UserError

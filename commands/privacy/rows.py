@@ -14,7 +14,7 @@ from commands.privacy.marginals import Marginals, terms_of
 from commands.privacy.rows_card import draw_rows, write_rows
 from commands.privacy.stage_release import read_private
 from commands.run_folder.ownership import hold, ledger_of_run
-from datamodules.reading.attribute_codes import check_schema
+from datamodules.reading.columns import check_schema
 from datamodules.training_rows import TrainingRows
 from doppel.files import try_folder
 from doppel.privacy.ledger import Ledger

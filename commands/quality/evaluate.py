@@ -22,8 +22,7 @@ from commands.run_folder.run_folder import read_json
 from commands.run_folder.systems import BASE_MODEL
 from datamodules.guards.overlap import refuse_private
 from datamodules.guards.selection import Selection
-from datamodules.reading.attribute_codes import codes_of
-from datamodules.reading.columns import Columns, reference_columns
+from datamodules.reading.columns import Columns, codes_of, reference_columns
 from datamodules.reading.example import Example, Field
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import content_digest, expand_path

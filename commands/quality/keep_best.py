@@ -20,8 +20,8 @@ from commands.privacy.embedded_parts import forget_embedded, keep_beside, trees_
 from commands.privacy.feature_extractors import places_of
 from commands.run_folder.private_files import learnt_from, of_runs
 from datamodules.guards.overlap import refuse_private
-from datamodules.reading.attribute_codes import AttributeCodes, codes_of, labels_of
-from datamodules.reading.columns import Columns, reference_columns
+from datamodules.reading.attribute_codes import AttributeCodes, labels_of
+from datamodules.reading.columns import Columns, codes_of, reference_columns
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import content_digest, expand_path
 from doppel.console.command import check_options

@@ -12,7 +12,8 @@ from typing import Any
 from tqdm import tqdm
 
 from datamodules.reading.columns import Columns
-from datamodules.reading.files import embedded_examples, expand_path, is_embedded
+from datamodules.reading.embedded import embedded_records, is_embedded
+from datamodules.reading.files import expand_path
 from datamodules.reading.records import head_of, read_records
 from doppel.errors import DataError
 from doppel.files import kind_of, whole_file
@@ -80,11 +81,7 @@ def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
 def _records(path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Rows of a table with their places."""
     path = expand_path(path)
-    if not is_embedded(path):
-        yield from read_records(path)
-        return
-    for number, turn in enumerate(embedded_examples(path, "dialogue"), 1):
-        yield f"{path}, turn {number}", {name: getattr(turn, name) for name in ("utterance", "parse", "unit", "label")}
+    return embedded_records(path, "dialogue") if is_embedded(path) else read_records(path)
 
 
 def _turns_of(record: dict[str, Any], where: str) -> list[dict[str, Any]]:

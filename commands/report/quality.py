@@ -21,8 +21,9 @@ from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.systems import BASE_MODEL, system
 from datamodules.guards.overlap import refuse_private
 from datamodules.reading.columns import ReferenceColumns
+from datamodules.reading.embedded import is_embedded
 from datamodules.reading.examples import read_examples
-from datamodules.reading.files import expand_path, is_embedded
+from datamodules.reading.files import expand_path
 from datamodules.reading.hub import is_on_hub
 from doppel.errors import UserError
 

@@ -26,7 +26,7 @@ from commands.run_folder.ownership import hold
 from commands.run_folder.run_folder import RunFolder, read_json
 from commands.run_folder.steps import Step
 from commands.run_folder.systems import System
-from datamodules.reading.attribute_codes import check_schema
+from datamodules.reading.columns import check_schema
 from doppel.console.heard import LOG, written_down
 from doppel.console.say import minutes, say
 from doppel.errors import UserError

@@ -14,7 +14,8 @@ from commands.run_folder.stage_config import StageConfig
 from commands.run_folder.steps import PRIVATE_PARTS
 from datamodules.guards.overlap import Named, Source
 from datamodules.reading.columns import Columns, ReferenceColumns, reference_columns
-from datamodules.reading.files import expand_path, is_embedded
+from datamodules.reading.embedded import is_embedded
+from datamodules.reading.files import expand_path
 from doppel.console.ledger import FILE_NAME
 from doppel.run_folder import MANIFEST
 from doppel.settings.facts import Fact

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datamodules.reading.columns import Columns
+from datamodules.reading.embedded import is_embedded
 from datamodules.reading.examples import iter_examples, utterances_of
-from datamodules.reading.files import expand_path, is_embedded, state_of
+from datamodules.reading.files import expand_path, state_of
 from datamodules.reading.hub import is_on_hub
 from datamodules.reading.records import read_records
 from datamodules.reading.utterances import Utterances, form_of, words_of

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
-from pathlib import Path
-from typing import Any
 
-from datamodules.reading.columns import Columns, ReferenceColumns, listed
-from datamodules.reading.files import expand_path
-from doppel.errors import DataError, UserError
+from doppel.errors import DataError
 from doppel.tables.schema import Schema
 
 #: Between the attributes of a code.
@@ -102,10 +98,6 @@ class AttributeCodes:
         """Return the code of a row, by the places of its values in the order of the schema."""
         return BETWEEN.join(parts[place] for parts, place in zip(self.parts, places, strict=True))
 
-    def of_row(self, row: Mapping[str, Any], where: str, text: str, tree: str | None, label: str | None) -> str:
-        """Return the code of a row; arguments as of :meth:`Schema.codes`."""
-        return self.write(self.schema.codes(row, where, text, tree, label))
-
     def read(self, code: str) -> list[int]:
         """Return the indices of the values of a code.
 
@@ -139,65 +131,3 @@ class AttributeCodes:
     def _places(self) -> dict[str, tuple[int, int]]:
         """Attribute and value of each part of a code."""
         return {part: (place, value) for place, parts in enumerate(self.parts) for value, part in enumerate(parts)}
-
-
-def codes_of(columns: Columns | None) -> AttributeCodes | None:
-    """Return the codes of a file's attributes, where its columns name a schema; None where they do not.
-
-    Raises:
-        DataError: The schema cannot be read.
-    """
-    if columns is None or columns.attributes is None:
-        return None
-    path = Path(expand_path(columns.attributes))
-    return _read(path, path.stat().st_mtime_ns if path.is_file() else 0)
-
-
-def codes_in(columns: Columns, names: Collection[str]) -> AttributeCodes | None:
-    """Return the codes of the attributes of a file that has columns of these names.
-
-    None where no schema is named, or a file that is compared with the private one lacks a column of it.
-    """
-    codes = codes_of(columns)
-    if codes is not None and isinstance(columns, ReferenceColumns):
-        lacks = any(column.made is None and column.source not in names for column in codes.schema.columns)
-        return None if lacks else codes
-    return codes
-
-
-@lru_cache(maxsize=8)
-def _read(path: Path, changed: int) -> AttributeCodes:
-    return AttributeCodes(Schema.read(path), path)
-
-
-def refuse_missing(codes: AttributeCodes, names: Collection[str], columns: Columns, path: str) -> None:
-    """Refuse a file of which no row has a column that an attribute is read of.
-
-    Raises:
-        DataError: One is missing.
-    """
-    for attribute in codes.schema.columns:
-        if attribute.source is None or attribute.source in names:
-            continue
-        what = f"no row has a column {attribute.source!r}, of which the attribute {attribute.name!r} is read"
-        if attribute.made is None:
-            way = f": name its column with `of`, or take it out of {columns.attributes}"
-            raise DataError(f"{what} ({listed(names, columns)}){way}", about=path)
-        if not isinstance(columns, ReferenceColumns):
-            raise DataError(f"{what} ({listed(names, columns)}){FILL}", about=path)
-
-
-def check_schema(path: str) -> AttributeCodes:
-    """Read the attributes of a file of public values.
-
-    Raises:
-        UserError: It is not there, or says something else.
-    """
-    if not Path(expand_path(path)).is_file():
-        raise UserError(
-            f"attributes.schema is {path}, and there is no such file: give a YAML file of attributes with their public "
-            "values, such as configs/data/yelp_attributes.yaml"
-        )
-    found = codes_of(Columns(attributes=path))
-    assert found is not None
-    return found

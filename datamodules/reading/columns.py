@@ -1,4 +1,4 @@
-"""Which column of a file holds what."""
+"""Which column of a file holds what; its records become rows whose cells are known."""
 
 from __future__ import annotations
 
@@ -6,14 +6,21 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
+from datamodules.reading.attribute_codes import FILL, AttributeCodes
+from datamodules.reading.embedded import is_embedded
 from datamodules.reading.example import Unit
-from doppel.errors import DataError
+from datamodules.reading.files import expand_path
+from datamodules.reading.records import Record, head_of
+from doppel.compressed import ending
+from doppel.errors import DataError, UserError
+from doppel.tables.schema import Schema
 
 #: What a column is called unless ``Columns`` says otherwise; the first that there is counts.
 USUAL = {"text": ("utterance", "text"), "label": ("label",), "unit": ("unit",), "parse": ("parse",)}
@@ -35,7 +42,9 @@ class Layout:
         labels: The columns of the label, likewise.
         unit: The column that names the unit, likewise.
         owners: The columns of the header that say, or seem to say, whose a row is.
+        messages: The column of a conversation's messages; None where these are no conversations.
         is_dialogue: Whether these are no rows, but published dialogues.
+        columns: What the columns of the file are called.
     """
 
     text: str
@@ -43,7 +52,37 @@ class Layout:
     labels: tuple[str, ...]
     unit: str
     owners: tuple[str, ...]
+    messages: str | None
     is_dialogue: bool
+    columns: Columns
+
+
+class Row(NamedTuple):
+    """A row of a file, or a turn of a dialogue, and what its cells hold.
+
+    Attributes:
+        where: The place of its record, such as ``reviews.csv:7``.
+        at: Its own place, for errors: the turn of a dialogue is told, too.
+        cells: By column.
+        layout: What they hold.
+        number: Tells it from the other rows of its file, or the other turns of its dialogue.
+    """
+
+    where: str
+    at: str
+    cells: Mapping[str, Any]
+    layout: Layout
+    number: object
+
+    @property
+    def head(self) -> str:
+        """The place of the line that names its columns."""
+        return head_of(self.where)
+
+    @property
+    def listed(self) -> str:
+        """The columns that it has, for an error message; see :func:`listed`."""
+        return listed(self.cells, self.layout.columns)
 
 
 @dataclass(frozen=True)
@@ -119,11 +158,15 @@ class Columns:
         text, parse, unit = (next(iter(self.of(what, names)), None) for what in ("text", "parse", "unit"))
         is_dialogue = "turns" in names and (text is None or text not in names)
         owners = ["dialogue_id"] if is_dialogue else self.owners(names)
-        return Layout(text or "text", parse, tuple(self.of("label", names)), unit or "unit", tuple(owners), is_dialogue)
+        labels = tuple(self.of("label", names))
+        return Layout(text or "text", parse, labels, unit or "unit", tuple(owners), self.messages, is_dialogue, self)
 
-    def in_file(self, names: Collection[str]) -> Columns:
-        """Return the columns that a file with these names is read by."""
-        return self
+    def in_file(self, records: Iterator[Record]) -> tuple[Columns, Iterator[Record]]:
+        """Return the columns that a file is read by, and its records: lines of text and the grammar have their own."""
+        first = list(islice(records, 1))
+        if any(_has_own_columns(where, record) for where, record in first):
+            return Columns(attributes=self.attributes), chain(first, records)
+        return self, chain(first, records)
 
     def of(self, what: str, names: Collection[str]) -> list[str]:
         """Return the columns of a text, label, unit or parse, whether or not the ``names`` of the file hold them."""
@@ -148,11 +191,100 @@ class ReferenceColumns(Columns):
     They are read by these names where the file has them, else by the usual ones.
     """
 
-    def in_file(self, names: Collection[str]) -> Columns:
-        """Return these columns as far as a file has them."""
-        kept = {what for what, columns in self.named.items() if set(columns) <= set(names)}
-        kept |= {"messages"} if self.messages in names else set()
-        return Columns(**{what: value for what, value in self.as_dict().items() if what in kept | {"attributes"}})
+    def in_file(self, records: Iterator[Record]) -> tuple[Columns, Iterator[Record]]:
+        """Return these columns as far as a file has them, and its records; attributes if it has all that are read."""
+        found = list(records)  # any row may have a column that the first lacks
+        names, kept = {name for _, record in found for name in record}, set[str]()
+        if not any(_has_own_columns(where, record) for where, record in found[:1]):
+            kept = {what for what, columns in self.named.items() if set(columns) <= names}
+            kept |= {"messages"} if self.messages in names else set()
+        codes = codes_of(self)
+        if codes is not None and all(c.made is not None or c.source in names for c in codes.schema.columns):
+            kept.add("attributes")
+        return Columns(**{what: value for what, value in self.as_dict().items() if what in kept}), iter(found)
+
+
+def _has_own_columns(where: str, record: Mapping[str, Any]) -> bool:
+    """Whether a record is a line of text, or of the embedded grammar, whose columns nobody names."""
+    return is_embedded(where) or (ending(where.rpartition(":")[0]) == ".txt" and record.keys() == {"text"})
+
+
+def rows_of(records: Iterable[Record], columns: Columns, codes: AttributeCodes | None, path: str) -> Iterator[Row]:
+    """Yield the records of a file with what their columns hold, which is asked once for each header.
+
+    Args:
+        records: Of the file.
+        columns: By which it is read (:meth:`Columns.in_file`).
+        codes: How its attributes are written; None: it has none.
+        path: The file, for errors.
+
+    Raises:
+        DataError: A record has no text; or all are read, and none has a column that is named, or that an attribute is
+            read of.
+    """
+    layouts: dict[tuple[str, ...], Layout] = {}
+    first = 0 if is_embedded(path) else 1  # turns of the grammar have always been numbered from 0
+    for number, (where, record) in enumerate(records, first):
+        header = tuple(record)
+        layout = layouts.get(header)
+        if layout is None:
+            layout = layouts[header] = columns.layout(header)
+        row = Row(where, where, record, layout, number)
+        if layout.text not in record and layout.messages is None and not layout.is_dialogue:
+            mend = "name the column of what was said as data.columns.text"
+            if isinstance(record.get("messages"), list):
+                mend = "of conversations in OpenAI's form give data.columns.messages=messages"
+            raise DataError(f"no {layout.text!r} ({row.listed}): {mend}", about=row.head)
+        yield row
+    present = {name: None for header in layouts for name in header}
+    missing = sorted({name for names in columns.named.values() for name in names}.difference(present))
+    if missing and present and not any(layout.is_dialogue for layout in layouts.values()):
+        raise DataError(
+            f"no row has {' or '.join(map(repr, missing))}, which data.columns names: name a column that "
+            f"there is ({listed(present, columns)})",
+            about=path,
+        )
+    for attribute in codes.schema.columns if codes is not None and present else ():
+        if attribute.source is not None and attribute.source not in present:
+            way = FILL if attribute.made else f": name its column with `of`, or take it out of {columns.attributes}"
+            raise DataError(
+                f"no row has a column {attribute.source!r}, of which the attribute {attribute.name!r} is read "
+                f"({listed(present, columns)}){way}",
+                about=path,
+            )
+
+
+def codes_of(columns: Columns | None) -> AttributeCodes | None:
+    """Return the codes of a file's attributes, where its columns name a schema; None where they do not.
+
+    Raises:
+        DataError: The schema cannot be read.
+    """
+    if columns is None or columns.attributes is None:
+        return None
+    path = Path(expand_path(columns.attributes))
+    return _read(path, path.stat().st_mtime_ns if path.is_file() else 0)
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, changed: int) -> AttributeCodes:
+    return AttributeCodes(Schema.read(path), path)
+
+
+def check_schema(path: str) -> AttributeCodes:
+    """Read the attributes of a file of public values.
+
+    Raises:
+        UserError: It is not there, or says something else.
+    """
+    if not Path(expand_path(path)).is_file():
+        raise UserError(
+            f"attributes.schema is {path}, and there is no such file: give a YAML file of attributes with their public "
+            "values, such as configs/data/yelp_attributes.yaml"
+        )
+    found = codes_of(Columns(attributes=path))
+    assert found is not None
+    return found
 
 
 def reference_columns(columns: Columns | None) -> ReferenceColumns | None:

@@ -6,20 +6,22 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import count
 from typing import Any
 
+from datamodules.reading.columns import Row
 from datamodules.reading.example import Unit
-from datamodules.reading.records import Record, head_of
 from doppel.errors import DataError
 from doppel.files import kind_of
 
-#: Columns of the rows.
-TEXT, UNIT = "utterance", "unit"
+#: The column of what was said.
+TEXT = "utterance"
 #: Who says what a model is to write, and what such a message, or part of one, calls its text.
 _USER, _PARTS = "user", ("text", "input_text")
 
 
-def user_turns(records: Iterable[Record], messages: str, unit: Unit, unit_column: str | None) -> Iterator[Record]:
+def user_turns(rows: Iterable[Row], unit: Unit) -> Iterator[Row]:
     """Yield a row for each message of a user, with the other columns of its conversation.
 
     Formal guarantees:
@@ -29,36 +31,40 @@ def user_turns(records: Iterable[Record], messages: str, unit: Unit, unit_column
         chooses units by their names. Users cannot be told without a column, and are never taken for conversations.
 
     Args:
-        records: Of a file.
-        messages: The column with a list of ``{"role": …, "content": …}``; the content is a text, or a list of parts
-            ``{"type": "text", "text": …}``.
-        unit: As of :func:`~datamodules.reading.examples.read_examples`.
-        unit_column: The column that names whose a conversation is, if it is called otherwise than ``unit``.
+        rows: Of a file. A column of each holds a list of ``{"role": …, "content": …}``; the content is a text, or a
+            list of parts ``{"type": "text", "text": …}``.
+        unit: What is protected.
 
     Raises:
         DataError: A record has no such list.
     """
-    equal = Counter[str]()
-    for where, record in records:
-        listed = record.get(messages)
+    equal, number = Counter[str](), count(1)
+    for row in rows:
+        messages, unit_column = str(row.layout.messages), row.layout.unit
+        listed = row.cells.get(messages)
         if not isinstance(listed, list):
             what = f"no {messages!r}" if listed is None else f"{messages!r} is {kind_of(listed)}, not a list"
             raise DataError(
                 f"{what}: data.columns.messages names the column with a conversation's list of "
                 '{"role": "user", "content": "…"}',
-                about=where if messages in record else head_of(where),
+                about=row.where if messages in row.cells else row.head,
             )
-        others = {name: value for name, value in record.items() if name not in (messages, TEXT, "text")}
-        if unit != "user" and (unit_column or UNIT) not in others:
-            content = json.dumps(record, sort_keys=True, default=str).encode()
+        others = {name: value for name, value in row.cells.items() if name not in (messages, TEXT, "text")}
+        owners = [name for name in row.layout.owners if name in others]
+        if unit != "user" and unit_column not in others:
+            content = json.dumps(row.cells, sort_keys=True, default=str).encode()
             digest = hashlib.sha256(content).hexdigest()
             equal[digest] += 1
-            others[unit_column or UNIT] = f"conversation {digest}, {equal[digest]}"
+            others[unit_column] = f"conversation {digest}, {equal[digest]}"
+            owners.append(unit_column)
+        layout = replace(row.layout, text=TEXT, owners=tuple(owners), is_dialogue=False)
         for place, message in enumerate(listed):
+            at = f"{row.where}, message {place}"
             if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-                raise DataError('no "role" and "content": every message needs both', about=f"{where}, message {place}")
+                raise DataError('no "role" and "content": every message needs both', about=at)
             if message["role"] == _USER:
-                yield where, {**others, TEXT: _text(message.get("content"), f"{where}, message {place}")}
+                cells = {**others, TEXT: _text(message.get("content"), at)}
+                yield Row(row.where, row.where, cells, layout, next(number))
 
 
 def _text(content: Any, where: str) -> str | None:

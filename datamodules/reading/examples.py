@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from itertools import chain
-from typing import Any, get_args
+from collections.abc import Hashable, Iterator, Sequence
+from typing import get_args
 
-from datamodules.reading.attribute_codes import codes_in, refuse_missing
-from datamodules.reading.columns import Columns, Layout, ReferenceColumns, listed, unit_of
+from datamodules.reading.cells import examples_of
+from datamodules.reading.columns import Columns, codes_of, rows_of, unit_of
 from datamodules.reading.conversations import user_turns
-from datamodules.reading.dialogues import KEYS, Dialogues, with_attributes
+from datamodules.reading.dialogues import dialogue_turns
+from datamodules.reading.embedded import embedded_records, is_embedded
 from datamodules.reading.example import Example, Field, Unit, with_distinct_units
-from datamodules.reading.files import embedded_examples, is_embedded, state_of
-from datamodules.reading.records import Record, head_of, read_records
-from datamodules.reading.rows import Reading, row_example
-from datamodules.reading.units import NameRule, Owners, UnitNames, check_rule
+from datamodules.reading.files import open_files, state_of
+from datamodules.reading.records import records_of
+from datamodules.reading.units import NameRule, Units, check_rule
 from datamodules.reading.utterances import Utterances, known, remembering
-from doppel.compressed import ending
 from doppel.errors import DataError
 from doppel.garbage import no_collection
-
-#: What to do about a turn without a field that the model needs.
-_WAYS_OUT = {
-    "utterance": "add one, or drop the line",
-    "parse": "add the tree, drop the line, let a semantic parser write the trees, or do without: systems=[labels] "
-    "learns from labels, systems=[one_stage] from utterances alone",
-    "label": "add one, drop the line, or train a model without labels (systems=[one_stage])",
-}
 
 
 @no_collection()
@@ -97,13 +86,18 @@ def iter_examples(
     check_rule(unit_names)
     columns = columns or Columns()
     if is_embedded(path):
-        codes = codes_in(columns, ())
-        if codes is not None:
-            refuse_missing(codes, (), columns, path)
-        return (with_attributes(turn, codes, path) for turn in embedded_examples(path, unit or "utterance"))
-    return remembering(
-        _file_examples(path, unit, with_trees, needs, columns, unit_names), (state_of(path), columns.key)
-    )
+        state: Hashable = path
+        records = embedded_records(path, unit or "utterance")
+    else:
+        files = open_files(path)
+        state, records = files.state, records_of(files)
+    here, records = columns.in_file(records)
+    codes = codes_of(columns) if here.attributes is not None else None
+    protected = unit_of(unit, here)
+    rows = rows_of(records, here, codes, path)
+    turns = user_turns(rows, protected) if here.messages is not None else dialogue_turns(rows, protected)
+    examples = examples_of(turns, codes, Units(unit, protected, unit_names), with_trees, needs, path)
+    yield from remembering(examples, (state, columns.key))
 
 
 def utterances_of(path: str, columns: Columns | None = None) -> Utterances:
@@ -117,73 +111,3 @@ def utterances_of(path: str, columns: Columns | None = None) -> Utterances:
         for _ in iter_examples(path, "utterance", with_trees=False, columns=columns):
             pass
     return known[key]
-
-
-def _file_examples(
-    path: str,
-    unit: Unit | None,
-    with_trees: bool,
-    needs: Sequence[Field],
-    columns: Columns,
-    unit_names: NameRule | None,
-) -> Iterator[Example]:
-    """Rows and dialogues of a file as turns."""
-    records: Iterable[Record] = read_records(path)
-    first = next(iter(records), None)
-    records = records if first is None else chain((first,), records)
-    if first is not None and ending(first[0].rpartition(":")[0]) == ".txt" and first[1].keys() == {"text"}:
-        columns = replace(columns, text=None, label=None, unit=None, parse=None, messages=None)  # lines have no names
-    names: dict[str, None] = {}
-    if isinstance(columns, ReferenceColumns):
-        records = list(records)  # any row may have a column that the first lacks
-        names = {name: None for _, record in records for name in record}
-    codes, columns = codes_in(columns, names), columns.in_file(names)
-    if columns.messages is not None:
-        records = user_turns(records, columns.messages, unit_of(unit, columns), columns.unit)
-    how = Reading(unit_of(unit, columns), with_trees, columns, codes, UnitNames(unit_names))
-    is_guess = unit is None and not (columns.messages is not None and how.unit == "user")  # who is named
-    dialogues, owners = Dialogues(how), Owners(columns) if is_guess else None
-    layouts: dict[tuple[str, ...], Layout] = {}  # what columns hold is asked once for each header
-    for number, (where, record) in enumerate(records, 1):
-        header = tuple(record)
-        layout = layouts.get(header)
-        if layout is None:
-            layout = layouts[header] = columns.layout(header)
-        of_dialogue = dialogues.examples(record, where, number) if layout.is_dialogue else None
-        for turn in of_dialogue or (row_example(record, layout, where, number, how),):
-            if not (with_trees and turn.is_blank):
-                if owners is not None:
-                    owners.refuse_again(record, layout, where)
-                for field in needs:
-                    if getattr(turn, field) is None:
-                        raise _lacking(field, record, layout, where, columns)
-            yield turn
-    _refuse_whole(path, layouts, how)
-
-
-def _lacking(field: Field, record: dict[str, Any], layout: Layout, where: str, columns: Columns) -> DataError:
-    """That a turn has no field which the model needs."""
-    of_rows = {"utterance": (layout.text,), "parse": (layout.parse,), "label": layout.labels}
-    own = [name for name in ((KEYS[field],) if layout.is_dialogue else of_rows[field]) if name is not None]
-    wanted = " and ".join(map(repr, own)) or repr(field)
-    return DataError(
-        f"no {wanted}, which this model needs: {_WAYS_OUT[field]} ({listed(record, columns)})",
-        about=where if record.keys() & set(own) else head_of(where),
-    )
-
-
-def _refuse_whole(path: str, layouts: dict[tuple[str, ...], Layout], how: Reading) -> None:
-    """Refuse a file that has been read: no row has a column that is named, or one name may be a placeholder."""
-    columns, present = how.columns, {name: None for header in layouts for name in header}
-    missing = {name for names in columns.named.values() for name in names} - present.keys()
-    is_table = present and not any(layout.is_dialogue for layout in layouts.values())
-    if missing and is_table:
-        raise DataError(
-            f"no row has {' or '.join(map(repr, sorted(missing)))}, which data.columns names: name a column that "
-            f"there is ({listed(present, columns)})",
-            about=path,
-        )
-    if how.codes is not None and present:
-        refuse_missing(how.codes, present, columns, path)
-    if is_table and columns.messages is None:
-        how.names.refuse_heavy(repr(columns.layout(present).unit), path)

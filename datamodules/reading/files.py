@@ -1,4 +1,4 @@
-"""What a path names, and what identifies it: files, folders, data sets of the hub, and the embedded grammar."""
+"""The files of a path, as they are now, and what identifies them: files, folders, and data sets of the hub."""
 
 from __future__ import annotations
 
@@ -9,49 +9,65 @@ import re
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
-from urllib.parse import parse_qsl, urlsplit
+from typing import Any, NamedTuple, Protocol
 
-from datamodules.reading.columns import Columns
-from datamodules.reading.example import Example, Unit
+from datamodules.reading.embedded import embedded_turns, is_embedded
 from datamodules.reading.hub import hub_files, is_on_hub
 from doppel.errors import DataError
-from doppel.grammar import generate
-
-#: Arguments of an ``embedded:`` path, with their types.
-_EMBEDDED_ARGUMENTS = {"num": int, "seed": int, "skew": float}
 
 #: SHA-256 of what this process has read: of each state of a file, and of the files of each path of the hub.
 _digests: dict[Hashable, bytes] = {}
 
 
 class Keyed(Protocol):
-    """What is made of the turns of a file, such as a :class:`~datamodules.guards.selection.Selection`."""
+    """What decides how a path is read, such as :class:`~datamodules.reading.columns.Columns`."""
 
     @property
     def key(self) -> str:
         """Names it in fingerprints; empty where it changes nothing."""
 
 
-def read_files(path: str) -> Iterator[tuple[str, bytes]]:
-    """Name and content of each file of a path that holds rows, in order.
+class Files(NamedTuple):
+    """The files of a path that hold rows, opened one by one.
 
-    Whoever has read them has paid for their digest: :func:`content_digest` of the same path then opens nothing. So one
-    reading serves the rows and the fingerprint, and both are of the same bytes.
+    Attributes:
+        state: As of :func:`state_of`.
+        is_folder: Whether the path is a folder of them.
+        contents: Name and content of each, in order. Whoever has read them has paid for their digest:
+            :func:`content_digest` of the same path then opens nothing. So one reading serves the rows and the
+            fingerprint, and both are of the same bytes.
+    """
+
+    state: Hashable
+    is_folder: bool
+    contents: Iterator[tuple[str, bytes]]
+
+
+def open_files(path: str) -> Files:
+    """Look at a path as it is now, and read its files as they are asked for.
 
     Raises:
         DataError: A file is missing or may not be read; a folder is no data set; the hub cannot be reached.
     """
-    if is_on_hub(path):
-        digests = b""
-        for name, content in hub_files(path):
-            digests += hashlib.sha256(content).digest()
-            yield name, content
-        _digests[path] = digests
-        return
+    state = state_of(path)
+    if not is_on_hub(path):
+        return Files(state, Path(path).is_dir(), _of_disk(path))
+    return Files(state, False, _of_hub(path))
+
+
+def _of_hub(path: str) -> Iterator[tuple[str, bytes]]:
+    digests = b""
+    for name, content in hub_files(path):
+        digests += hashlib.sha256(content).digest()
+        yield name, content
+    _digests[path] = digests
+
+
+def _of_disk(path: str) -> Iterator[tuple[str, bytes]]:
     for file in data_files(path):
+        state = _state(file)
         with _plain_errors(file):
-            state, content = _state(file), file.read_bytes()
+            content = file.read_bytes()
         _digests[state] = hashlib.sha256(content).digest()
         yield str(file), content
 
@@ -62,15 +78,14 @@ def file_digest(file: Path) -> bytes:
     Raises:
         DataError: The file is missing or may not be read.
     """
-    with _plain_errors(file):
-        state = _state(file)
-        if state not in _digests:
-            with file.open("rb") as stream:
-                _digests[state] = hashlib.file_digest(stream, "sha256").digest()
+    state = _state(file)
+    if state not in _digests:
+        with _plain_errors(file), file.open("rb") as stream:
+            _digests[state] = hashlib.file_digest(stream, "sha256").digest()
     return _digests[state]
 
 
-def content_digest(path: str, selection: Keyed | None = None, columns: Columns | None = None) -> str:
+def content_digest(path: str, selection: Keyed | None = None, columns: Keyed | None = None) -> str:
     """Return the SHA-256 of a path's bytes, or of the turns of an ``embedded:`` path; never to be shown.
 
     The same rows written in another form are another data set: what they cost is added up, never shared. Whatever
@@ -83,12 +98,12 @@ def content_digest(path: str, selection: Keyed | None = None, columns: Columns |
         columns: Which columns are read, likewise.
 
     Raises:
-        DataError: As for :func:`read_files`.
+        DataError: As for :func:`open_files`.
     """
     digest = hashlib.sha256()
     if is_embedded(path):
-        for turn in embedded_examples(path, "dialogue"):
-            digest.update(json.dumps([turn.utterance, turn.parse, turn.unit, turn.label]).encode())
+        for turn in embedded_turns(path):
+            digest.update(json.dumps([turn.utterance, turn.parse, turn.unit, turn.domain]).encode())
     elif is_on_hub(path):
         if path not in _digests:
             _digests[path] = b"".join(hashlib.sha256(content).digest() for _, content in hub_files(path))
@@ -106,10 +121,7 @@ def state_of(path: str) -> Hashable:
     Raises:
         DataError: The file is missing or may not be read.
     """
-    if is_on_hub(path):
-        return path
-    with _plain_errors(Path(path)):
-        return tuple(_state(file) for file in data_files(path))
+    return path if is_on_hub(path) else tuple(_state(file) for file in data_files(path))
 
 
 def expand_path(path: str) -> str:
@@ -123,39 +135,6 @@ def expand_path(path: str) -> str:
     if unset:
         raise DataError(f"the environment variable {unset[1]} is not set: export it, or write the path out", about=path)
     return expanded
-
-
-def is_embedded(path: str) -> bool:
-    """Return whether a path names the embedded grammar rather than a file."""
-    return path.startswith("embedded:")
-
-
-def embedded_examples(path: str, unit: Unit) -> list[Example]:
-    """Return the turns of the embedded grammar for a path such as ``embedded:train?num=4000&seed=1&skew=1.0``.
-
-    Raises:
-        DataError: An argument is unknown or out of range, or the unit is a user, of whom the grammar has none.
-    """
-    arguments: dict[str, Any] = {}
-    for name, value in parse_qsl(urlsplit(path).query, keep_blank_values=True):
-        try:
-            arguments[name] = _EMBEDDED_ARGUMENTS[name](value)
-        except KeyError:
-            known = ", ".join(_EMBEDDED_ARGUMENTS)
-            raise DataError(f"unknown argument {name!r}; known are {known}", about=path) from None
-        except ValueError:
-            raise DataError(f"{name}={value!r} is not a number", about=path) from None
-    if unit == "user":
-        raise DataError("the embedded grammar has no users: train with unit=dialogue or unit=utterance", about=path)
-    if arguments.setdefault("num", 4000) < 1:
-        raise DataError(f"num is {arguments['num']}; it must be at least 1", about=path)
-    if arguments.setdefault("skew", 1.0) < 0:
-        raise DataError(f"skew is {arguments['skew']}; it must not be negative", about=path)
-    turns = generate(arguments["num"], seed=arguments.get("seed", 1), skew=arguments["skew"])
-    return [
-        Example(t.utterance, t.parse, t.unit if unit == "dialogue" else str(i), t.domain, path)
-        for i, t in enumerate(turns)
-    ]
 
 
 def data_files(path: str) -> list[Path]:
@@ -195,7 +174,8 @@ def _named(path: Path, names: Callable[[Any], list[str]]) -> list[str]:
 
 def _state(file: Path) -> Hashable:
     """What tells a file, under whatever name, and this state of it from others."""
-    status = file.stat()
+    with _plain_errors(file):
+        status = file.stat()
     return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
 

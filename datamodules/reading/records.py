@@ -10,12 +10,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from datamodules.reading.files import read_files
+from datamodules.reading.files import Files, open_files
 from doppel.compressed import ending, open_data
 from doppel.errors import DataError
 from doppel.files import json_objects, kind_of, parse_json, text_lines, whole_content
@@ -63,10 +62,14 @@ def read_records(path: str, on_bad_row: Callable[[str], None] | None = None) -> 
         DataError: The file, or a row of it, cannot be read; the message names the line (the row of a table that has no
             lines) and never quotes the content.
     """
-    is_folder = Path(path).is_dir()
-    for file, content in read_files(path):
+    return records_of(open_files(path), on_bad_row)
+
+
+def records_of(files: Files, on_bad_row: Callable[[str], None] | None = None) -> Iterator[Record]:
+    """Read the rows of files that have been looked at; as for :func:`read_records`."""
+    for file, content in files.contents:
         with open_data(file, content=content) as (name, stream):
-            form = ".arrow" if is_folder and ending(file) == ".arrow" else _form(file, name, stream.peek())
+            form = ".arrow" if files.is_folder and ending(file) == ".arrow" else _form(file, name, stream.peek())
             if form in (".parquet", ".arrow"):
                 yield from (_parquet if form == ".parquet" else _arrow)(name, stream)
                 continue

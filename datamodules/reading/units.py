@@ -7,9 +7,10 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Literal
 
-from datamodules.reading.columns import Columns, Layout
+from datamodules.reading.columns import Row
+from datamodules.reading.example import Unit
 from doppel.errors import DataError
 from doppel.files import kind_of
 
@@ -158,43 +159,93 @@ class UnitNames:
             )
 
 
-class Owners:
-    """Refuses a file that has several turns of one person or dialogue, so that somebody says what is protected.
+class Units:
+    """Says whose each row of a file is, and asks where nobody has said what is protected.
+
+    Formal guarantees:
+        The unit of a row is a function of this row alone: of its place, where every row is a unit of its own, or of
+        the name that it bears, read as :class:`UnitNames` says. A file is refused of which a row bears no name; where
+        two dialogues bear one, of which one more would change the other's unit; and, where nobody has said what is
+        protected, where two rows seem to be somebody's. Whether it is depends on private data, and is told on the
+        console alone, to whoever holds the file, before anything is spent; no name and no number is.
 
     Args:
-        columns: Of the file.
+        unit: What is protected; None: nobody has said.
+        protected: What is protected then.
+        rule: As of :class:`UnitNames`.
     """
 
-    def __init__(self, columns: Columns) -> None:
-        self._columns = columns
-        self._places: dict[tuple[str, str], str] = {}  # where the first turn of each stands, by the column and the name
+    def __init__(self, unit: Unit | None, protected: Unit, rule: NameRule | None) -> None:
+        self._asks, self._protected, self._names = unit is None, protected, UnitNames(rule)
+        self._dialogues: dict[str, str] = {}  # the place of each dialogue that is a unit, by its name
+        self._owners: dict[tuple[str, str], str] = {}  # that of the first row of each owner, by column and name
+        self._column: str | None = None  # that names the units of a table
 
-    def refuse_again(self, record: dict[str, Any], layout: Layout, where: str) -> None:
-        """Refuse a turn of whom, or of a dialogue of which, there was one before.
+    def name(self, row: Row) -> str:
+        """Return the unit of a row.
 
         Raises:
-            DataError: There was.
+            DataError: It names nobody, or a dialogue that was there before.
         """
-        row = {"dialogue_id": where} | record if layout.is_dialogue else record
-        is_conversation = self._columns.messages is not None
-        owners = [name for name in layout.owners if not is_conversation or name != layout.unit]
-        before = named_before(self._places, owners, row, where)
-        if before is None or (is_conversation and before[1] == where):  # another turn of the same one
+        column = row.layout.unit
+        if self._protected == "utterance":  # every row is a unit of its own, whatever name it carries
+            owner = row.cells.get(column)
+            return str(row.number) if owner is None else f"{owner}/{row.number}"
+        if column not in row.cells:
+            raise DataError(
+                f"no {column!r}, which says whose line this is ({row.listed}): name the column "
+                "as data.columns.unit, add one to every line, or train with unit=utterance (each line protected by "
+                "itself)",
+                about=row.head,
+            )
+        try:
+            name = self._names.read(row.cells[column], row.where, repr(column))
+        except ValueError as error:
+            raise DataError(f"{column!r} {error}", about=row.where) from None
+        if not row.layout.is_dialogue:
+            self._column = column if row.layout.messages is None else None
+        elif (first := self._dialogues.setdefault(name, row.where)) != row.where:
+            raise DataError(
+                f"the {column} of line {first.rpartition(':')[2]} again, so that two dialogues "
+                "would be one unit: give every dialogue an id of its own, or drop the line",
+                about=row.where,
+            )
+        return name
+
+    def refuse_again(self, row: Row) -> None:
+        """Refuse a row of whom, or of a dialogue of which, there was one before.
+
+        Raises:
+            DataError: There was, and nobody has said what is protected.
+        """
+        if not self._asks:
+            return
+        layout, of_talks = row.layout, row.layout.messages is not None
+        if of_talks and self._protected == "user":  # who is named
+            return
+        owners = [name for name in layout.owners if not of_talks or name != layout.unit]
+        before = named_before(self._owners, owners, row.cells, row.where)
+        if before is None or (of_talks and before[1] == row.where):  # another turn of the same one
             return
         column, first = before
         together = "data.unit=dialogue" if layout.is_dialogue else "data.unit=user (or dialogue)"
         if not layout.is_dialogue and column != layout.unit:
             together = f"{together} and data.columns.unit={column}"
         alone = "utterance, so that each"
-        if is_conversation:
+        if of_talks:
             together, alone = f"data.columns.unit={column}", "dialogue, so that each conversation"
         line = first.rpartition(":")[2]
         raise DataError(
             f"the same {column!r} as at {f'line {line}' if line.isdigit() else first}, and nothing "
             f"says what is protected: set {together}, so that all requests of one name are protected together, or "
             f"data.unit={alone} is protected by itself",
-            about=where,
+            about=row.where,
         )
+
+    def refuse_heavy(self, path: str) -> None:
+        """Refuse a table that has been read, as :meth:`UnitNames.refuse_heavy` does."""
+        if self._column is not None and not self._dialogues:
+            self._names.refuse_heavy(repr(self._column), path)
 
 
 def named_before(

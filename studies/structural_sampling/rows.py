@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 
 from commands.annotate.pool_file import Row, good_rows
-from datamodules.reading.files import read_files
+from datamodules.reading.files import open_files
 from datamodules.reading.records import Record, read_records
 from doppel.compressed import ending
 from doppel.errors import DataError
@@ -33,7 +33,7 @@ def records(path: str, on_bad_row: Callable[[str], None] | None = None) -> Itera
     if ending(path) != ".tsv":
         yield from read_records(path, on_bad_row)
         return
-    for name, content in read_files(path):
+    for name, content in open_files(path).contents:
         first = next((line for _, line in read_lines(name, ".tsv", content)), "").split("\t")
         if not (3 <= len(first) <= len(_COLUMNS) and is_program(first[2].strip('"'))):
             yield from read_records(path, on_bad_row)

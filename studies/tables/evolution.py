@@ -29,8 +29,8 @@ import pandas as pd
 from commands.quality.frame import COLUMNS, write_csv
 from commands.run.experiment.experiment import load, shipped
 from commands.run_folder.places import ROOT, public_names
-from datamodules.reading.attribute_codes import AttributeCodes, check_schema
-from datamodules.reading.columns import Columns
+from datamodules.reading.attribute_codes import AttributeCodes
+from datamodules.reading.columns import Columns, check_schema
 from datamodules.reading.example import Example
 from datamodules.reading.examples import read_examples
 from doppel.files import whole_file

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from datamodules.reading.attribute_codes import AttributeCodes, check_schema, codes_of, labels_of
-from datamodules.reading.columns import Columns, reference_columns
+from datamodules.reading.attribute_codes import AttributeCodes, labels_of
+from datamodules.reading.columns import Columns, check_schema, codes_of, reference_columns
 from datamodules.reading.examples import read_examples
 from doppel.errors import DataError, UserError
 from doppel.tables.made import make

@@ -127,3 +127,11 @@ def test_a_reference_that_says_what_a_private_conversation_says_is_found(tmp_pat
     public = tmp_path / "r.txt"
     public.write_text("\n".join(said))
     assert overlapping(str(public), ReferenceColumns(messages="messages"), [(private, COLUMNS)]) is not None
+
+
+@pytest.mark.parametrize("unit", ["dialogue", "utterance", "user", None])
+def test_a_column_of_users_that_no_conversation_has_is_refused(unit: Unit | None, tmp_path: Path) -> None:
+    """Else a column with a typing error would protect conversations, where their users were meant."""
+    path = write(tmp_path / "a.jsonl", *FILE)
+    with pytest.raises(DataError, match="'usr'"):
+        read_examples(path, unit, columns=Columns(messages="messages", unit="usr"))

@@ -10,7 +10,7 @@ from commands.privacy.evolution_settings import BASE, GRAMMAR
 from commands.run.steps.run_plan import RunPlan
 from commands.run_folder.steps import Step
 from commands.run_folder.systems import BASE_MODEL
-from datamodules.reading.attribute_codes import check_schema
+from datamodules.reading.columns import check_schema
 from doppel.models.made import LARGER
 
 #: Source encoder of a parser that is its tokenizer's, with the embeddings of the model beside it, if there is one.

@@ -23,11 +23,11 @@ from commands.run_folder.systems import BASE_MODEL
 from datamodules.guards.check import check
 from datamodules.guards.overlap import Named, refuse_private
 from datamodules.guards.redaction import Redaction
-from datamodules.reading.attribute_codes import check_schema
-from datamodules.reading.columns import Columns, ReferenceColumns, check_unit
+from datamodules.reading.columns import Columns, ReferenceColumns, check_schema, check_unit
+from datamodules.reading.embedded import is_embedded
 from datamodules.reading.example import Example
 from datamodules.reading.examples import read_examples
-from datamodules.reading.files import expand_path, is_embedded
+from datamodules.reading.files import expand_path
 from datamodules.reading.hub import is_on_hub
 from datamodules.text_format import MAX_LENGTH
 from doppel.errors import UserError

@@ -15,8 +15,7 @@ from commands.run.experiment.settings import Experiment
 from commands.run_folder.stage_config import StageConfig
 from commands.run_folder.steps import Step
 from commands.run_folder.systems import BASE_MODEL, System
-from datamodules.reading.attribute_codes import check_schema
-from datamodules.reading.columns import Columns, unit_of
+from datamodules.reading.columns import Columns, check_schema, unit_of
 from datamodules.training_rows import TrainingRows
 from doppel.console.ledger import FILE_NAME
 from doppel.console.plan import HOPELESS, in_words, num_parameters_of, over_training

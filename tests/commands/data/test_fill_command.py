@@ -15,8 +15,7 @@ from tiny_model import PAIRS
 import cli
 from commands.data import fill as fill_module
 from commands.quality.attributes import Side, attribute_metrics
-from datamodules.reading.attribute_codes import check_schema
-from datamodules.reading.columns import Columns
+from datamodules.reading.columns import Columns, check_schema
 from datamodules.reading.examples import read_examples
 from doppel.errors import DataError
 
@@ -124,7 +123,7 @@ def test_samples_are_read_by_the_model_that_filled(folder: Path) -> None:
     """So texts that follow their prompts adhere, and the reference needs no such column."""
     assert call(folder) == 0
     codes, filled = check_schema(str(folder / "schema.yaml")), lines(folder / "filled.jsonl")
-    rows = [codes.of_row(row, "", row["text"], None, None) for row in filled]
+    rows = [codes.write(codes.schema.codes(row, "", row["text"])) for row in filled]
     values, _ = attribute_metrics(codes, Side(tuple(TEXTS), rows), Side(tuple(TEXTS), [None] * len(TEXTS)))
     assert values["attribute_adherence_mood"] == 1 and values["attribute_jsd_mood"] is not None
     assert "attribute_adherence_stars" not in values

@@ -142,6 +142,16 @@ def test_turns_of_one_dialogue_are_no_units_in_silence(tmp_path: Path) -> None:
     assert len(read_examples(write(tmp_path / "one.jsonl", [dialogue("a", "hi", ""), dialogue("b", "no")]), None)) == 2
 
 
+@pytest.mark.parametrize("unnamed", [{}, {"dialogue_id": None}])
+def test_turns_of_a_dialogue_without_an_id_are_no_units_in_silence(tmp_path: Path, unnamed: dict[str, object]) -> None:
+    turns = dialogue("", "no", "yo")["turns"]
+    path = write(tmp_path / "one.jsonl", [dialogue("a", "hi"), {**unnamed, "turns": turns}])
+    with pytest.raises(DataError, match="data.unit=dialogue") as refused:
+        read_examples(path, None)
+    assert refused.value.about == f"{path}:2"
+    assert [turn.unit for turn in read_examples(path, "utterance")] == ["a/0", "2/0", "2/1"]
+
+
 def test_a_column_that_is_named_for_something_else_names_nobody(tmp_path: Path) -> None:
     path = rows_of(tmp_path / "own.jsonl", 3, "author")
     assert len(read_examples(path, None, columns=Columns(label="author"))) == 30
