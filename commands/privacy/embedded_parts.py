@@ -95,9 +95,10 @@ def work() -> None:
     if torch.cuda.is_available():
         torch.cuda.set_device(local_number() % torch.cuda.device_count())
     for file in told():
-        if not file.is_file():  # done, and gone
+        try:
+            asked: Work = pickle.loads(file.read_bytes())
+        except FileNotFoundError:  # done, and gone
             continue
-        asked: Work = pickle.loads(file.read_bytes())
         if asked.form() == asked.told:
             _read_here(asked)
         else:
@@ -265,7 +266,7 @@ def _take(work: Work, until_done: bool = False) -> None:
             with claimed(_texts_of(file)) as texts:
                 if texts is not None and not file.is_file():
                     _write(file, json.load(texts), work.read)
-        left = [file for file in left if until_done and not file.is_file()]
+        left = [file for file in left if until_done and not file.is_file() and _texts_of(file).is_file()]
         time.sleep(0.2 if left else 0)
 
 
