@@ -78,6 +78,15 @@ def test_an_experiment_is_read_then_made_steps_of_then_checked_then_executed() -
                 assert rank.get(".".join(other.split(".")[:3]), len(rooms)) <= own, (name, other)
 
 
+def test_a_file_is_read_by_one_module_after_another() -> None:
+    """What a later one needs travels in its value: none asks one that comes after it, and ``examples`` calls all."""
+    order = "example embedded hub files records attribute_codes columns conversations units cells dialogues utterances"
+    rank = {f"datamodules.reading.{name}": place for place, name in enumerate([*order.split(), "examples"])}
+    for name in rank:
+        assert all(rank[other] < rank[name] for other in imported(name) if other in rank), name
+    assert {*rank} <= {*modules()}
+
+
 def test_what_makes_a_training_private_reads_no_data_and_no_model() -> None:
     """So that whoever checks the guarantee reads the files that it rests on, and no reader of tables or base models."""
     found, waiting = set[str](), ["callbacks.differential_privacy"]

@@ -115,7 +115,7 @@ def _rows(path: str, columns: Columns) -> Iterator[tuple[str, dict[str, Any]]]:
     """Rows of a table with their places; turns of dialogues are rows."""
     records = iter([] if is_embedded(path) else read_records(path))
     first = next(records, None)
-    if first is not None and ("turns" not in first[1] or first[1].keys() & set(columns.of("text", first[1]))):
+    if first is not None and not columns.is_dialogue(first[1]):
         yield from chain([first], records)
         return
     for turn in read_examples(path, "dialogue", unit_names="exact"):  # which are written as they are

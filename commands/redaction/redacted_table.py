@@ -28,7 +28,7 @@ Hide = Callable[[str], Redacted | None]
 def texts(path: str, columns: Columns) -> Iterator[str]:
     """Yield what was said in a table or in dialogues, without empty texts."""
     for where, record in tqdm(_records(path), "reading", unit="row", disable=None):
-        if _is_dialogue(record, columns):
+        if columns.is_dialogue(record):
             said = [turn["user_utterance"]["original_text"] for turn in _turns_of(record, where)]
         else:
             said = [_said(record, where, columns)]
@@ -48,7 +48,7 @@ def redacted_rows(path: str, columns: Columns, redactor: Redactor, hide: Hide) -
         DataError: The file cannot be read, or a row of it has no text.
     """
     for where, record in tqdm(_records(path), Path(path).stem, unit="row", disable=None):
-        if _is_dialogue(record, columns):
+        if columns.is_dialogue(record):
             turns = (_redacted_turn(turn, redactor, hide) for turn in _turns_of(record, where))
             if kept := [turn for turn in turns if turn is not None]:
                 yield {**{key: value for key, value in record.items() if key == "dialogue_id"}, "turns": kept}
@@ -93,10 +93,6 @@ def _turns_of(record: dict[str, Any], where: str) -> list[dict[str, Any]]:
     ):
         raise DataError("a turn without 'user_utterance' or its 'original_text': give every turn one", about=where)
     return turns
-
-
-def _is_dialogue(record: dict[str, Any], columns: Columns) -> bool:
-    return "turns" in record and not record.keys() & set(columns.of("text", record))
 
 
 def _said(record: dict[str, Any], where: str, columns: Columns) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -142,7 +141,7 @@ class Columns:
         """Names the columns in fingerprints, with the content of the attributes' file in place of its path; empty where
         all are the usual ones."""
         names = self.as_dict()
-        schema = Path(os.path.expandvars(self.attributes or "")).expanduser()
+        schema = Path(expand_path(self.attributes or ""))
         if schema.is_file():
             names["attributes"] = hashlib.sha256(schema.read_bytes()).hexdigest()
         return f"columns={json.dumps(names, sort_keys=True)}" if names else ""
@@ -156,10 +155,14 @@ class Columns:
     def layout(self, names: Collection[str]) -> Layout:
         """Resolve the columns of rows with these names: once for a header, not for each row."""
         text, parse, unit = (next(iter(self.of(what, names)), None) for what in ("text", "parse", "unit"))
-        is_dialogue = "turns" in names and (text is None or text not in names)
+        is_dialogue = self.is_dialogue(names)
         owners = ["dialogue_id"] if is_dialogue else self.owners(names)
         labels = tuple(self.of("label", names))
         return Layout(text or "text", parse, labels, unit or "unit", tuple(owners), self.messages, is_dialogue, self)
+
+    def is_dialogue(self, names: Collection[str]) -> bool:
+        """Return whether records with these names are published dialogues, and no rows."""
+        return "turns" in names and not set(self.of("text", names)).intersection(names)
 
     def in_file(self, records: Iterator[Record]) -> tuple[Columns, Iterator[Record]]:
         """Return the columns that a file is read by, and its records: lines of text and the grammar have their own."""

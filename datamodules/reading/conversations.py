@@ -16,7 +16,7 @@ from doppel.errors import DataError
 from doppel.files import kind_of
 
 #: The column of what was said.
-TEXT = "utterance"
+_TEXT = "utterance"
 #: Who says what a model is to write, and what such a message, or part of one, calls its text.
 _USER, _PARTS = "user", ("text", "input_text")
 
@@ -49,7 +49,7 @@ def user_turns(rows: Iterable[Row], unit: Unit) -> Iterator[Row]:
                 '{"role": "user", "content": "…"}',
                 about=row.where if messages in row.cells else row.head,
             )
-        others = {name: value for name, value in row.cells.items() if name not in (messages, TEXT, "text")}
+        others = {name: value for name, value in row.cells.items() if name not in (messages, _TEXT, "text")}
         owners = [name for name in row.layout.owners if name in others]
         if unit != "user" and unit_column not in others:
             content = json.dumps(row.cells, sort_keys=True, default=str).encode()
@@ -57,13 +57,13 @@ def user_turns(rows: Iterable[Row], unit: Unit) -> Iterator[Row]:
             equal[digest] += 1
             others[unit_column] = f"conversation {digest}, {equal[digest]}"
             owners.append(unit_column)
-        layout = replace(row.layout, text=TEXT, owners=tuple(owners), is_dialogue=False)
+        layout = replace(row.layout, text=_TEXT, owners=tuple(owners), is_dialogue=False)
         for place, message in enumerate(listed):
             at = f"{row.where}, message {place}"
             if not isinstance(message, dict) or not isinstance(message.get("role"), str):
                 raise DataError('no "role" and "content": every message needs both', about=at)
             if message["role"] == _USER:
-                cells = {**others, TEXT: _text(message.get("content"), at)}
+                cells = {**others, _TEXT: _text(message.get("content"), at)}
                 yield Row(row.where, row.where, cells, layout, next(number))
 
 
