@@ -286,7 +286,7 @@ BANDS: Final = {
         Band(0.7, "Far from people's: a generator's texts were at 59 %, and one or none of 40 was usable.", True),
         Band(
             0.9,
-            "Fewer than of people's. Read blind, 9 to 11 of 40 samples of the shipped base were usable at 77–84 % of "
+            "Fewer than of people's. Read blind, 9 to 13 of 40 samples of the shipped base were usable at 77–86 % of "
             "the human value.",
         ),
         Band(
