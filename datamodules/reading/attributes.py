@@ -13,7 +13,7 @@ from datamodules.reading.columns import Columns, Layout, listed
 from datamodules.reading.example import Unit
 from datamodules.reading.files import expand_path
 from datamodules.reading.records import read_records
-from datamodules.reading.units import NameRule, UnitNames, named_before
+from datamodules.reading.units import NameRule, UnitNames, line_of, named_before
 from doppel.errors import DataError, UserError
 from doppel.tables.marginals import Table
 from doppel.tables.schema import Column, Schema
@@ -84,8 +84,8 @@ class Attributes:
                 before = named_before(places, owners, row, where)
                 if before is not None:
                     raise DataError(
-                        f"another row of whom {before[0]!r} names in line {before[1].rpartition(':')[2]}, and nothing "
-                        f"says what is protected: give --unit user --unit-column {before[0]}, so that all rows of one "
+                        f"another row of whom {before[0]!r} names in {line_of(before[1])}, and nothing says what is "
+                        f"protected: give --unit user --unit-column {before[0]}, so that all rows of one "
                         "name are protected together, or --unit utterance, so that each row is protected by itself",
                         about=where,
                     )

@@ -128,9 +128,8 @@ class UnitNames:
         self._rows[name] += 1
         first, place = self._first.setdefault(folded, (name, where))
         if first != name:
-            line = place.rpartition(":")[2]
             raise DataError(
-                f"{what} is that of {f'line {line}' if line.isdigit() else place} in another spelling (case, width, "
+                f"{what} is that of {line_of(place)} in another spelling (case, width, "
                 "unseen characters, or the form of a number), and nothing says whether that is one person: set "
                 f"{self._setting}folded, so that such names are one unit, or {self._setting}exact, so that each "
                 "spelling is another one",
@@ -206,8 +205,8 @@ class Units:
             self._column = column if row.layout.messages is None else None
         elif (first := self._dialogues.setdefault(name, row.where)) != row.where:
             raise DataError(
-                f"the {column} of line {first.rpartition(':')[2]} again, so that two dialogues "
-                "would be one unit: give every dialogue an id of its own, or drop the line",
+                f"the {column} of {line_of(first)} again, so that two dialogues would be one unit: give every "
+                "dialogue an id of its own, or drop the line",
                 about=row.where,
             )
         return name
@@ -234,11 +233,9 @@ class Units:
         alone = "utterance, so that each"
         if of_talks:
             together, alone = f"data.columns.unit={column}", "dialogue, so that each conversation"
-        line = first.rpartition(":")[2]
         raise DataError(
-            f"the same {column!r} as at {f'line {line}' if line.isdigit() else first}, and nothing "
-            f"says what is protected: set {together}, so that all requests of one name are protected together, or "
-            f"data.unit={alone} is protected by itself",
+            f"the same {column!r} as at {line_of(first)}, and nothing says what is protected: set {together}, so that "
+            f"all requests of one name are protected together, or data.unit={alone} is protected by itself",
             about=row.where,
         )
 
@@ -269,6 +266,12 @@ def named_before(
             return column, places[key]
         places[key] = where
     return None
+
+
+def line_of(where: str) -> str:
+    """Return the line of a place, for an error about another line; the place itself where it names none."""
+    line = where.rpartition(":")[2]
+    return f"line {line}" if line.isdigit() else where
 
 
 def check_rule(rule: object) -> None:
