@@ -191,8 +191,8 @@ def advice(record: RunFolder) -> str:
     found = []
     if base.parts[-2:] == Path(BASE_MODEL).parts[-2:]:
         found.append(
-            "a base that reads English, as own-data.yaml has (make base-135m): in a blind reading 35 of its 40 samples "
-            "were usable, and 10 of the shipped base's"
+            "a base that reads English, as own-data.yaml has (make base-135m): in blind readings 24 to 35 of its 40 "
+            "samples were usable, and 10 to 13 of the shipped base's"
         )
     if (experiment.get("effort") or 1) < _EFFORT:
         found.append(f"effort={_EFFORT}, which takes as many times the compute for less noise")
