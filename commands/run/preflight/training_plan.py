@@ -71,8 +71,8 @@ class Readiness:
             return None
         return (
             f"{self.system}: with few units a larger base writes more usable requests: of 40 samples read blind "
-            "(one_stage, 3,043 units, ε = 3) 35 of SmolLM2-135M were, 10 of this base. It takes some 17 minutes of a "
-            "CPU core: docs/own-model.md#a-larger-base"
+            "(one_stage, 3,043 units, ε = 3) 24 to 35 of SmolLM2-135M were, 10 to 11 of this base. It takes some 17 "
+            "minutes of a CPU core: docs/own-model.md#a-larger-base"
         )
 
     @property
