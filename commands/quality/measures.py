@@ -291,7 +291,7 @@ BANDS: Final = {
         ),
         Band(
             math.inf,
-            "As many as of people's. Read blind, 24 to 35 of 40 samples of SmolLM2-135M were usable here, 37 and 38 of "
+            "As many as of people's. Read blind, 23 to 35 of 40 samples of SmolLM2-135M were usable here, 37 to 39 of "
             "people's.",
         ),
     ),

@@ -191,7 +191,7 @@ def advice(record: RunFolder) -> str:
     found = []
     if base.parts[-2:] == Path(BASE_MODEL).parts[-2:]:
         found.append(
-            "a base that reads English, as own-data.yaml has (make base-135m): in blind readings 24 to 35 of its 40 "
+            "a base that reads English, as own-data.yaml has (make base-135m): in blind readings 23 to 35 of its 40 "
             "samples were usable, and 10 to 13 of the shipped base's"
         )
     if (experiment.get("effort") or 1) < _EFFORT:
