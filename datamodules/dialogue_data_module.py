@@ -16,7 +16,7 @@ from datamodules.data_module import TrainingDataModule, check_limits
 from datamodules.guards.overlap import Named, Source, refuse_private
 from datamodules.guards.redaction import Redaction
 from datamodules.guards.selection import Selection
-from datamodules.reading.columns import Columns, check_unit, reference_columns, unit_of
+from datamodules.reading.columns import Columns, ReferenceColumns, check_unit, reference_columns, unit_of
 from datamodules.reading.embedded import is_embedded
 from datamodules.reading.example import Unit
 from datamodules.reading.examples import read_examples
@@ -62,8 +62,8 @@ class DialogueDataModule(TrainingDataModule):
         max_turns_per_unit: Rows per unit and step, at most; longer units are subsampled uniformly, anew in each step.
             Public. Null: 1 for utterances, 4 for dialogues and users.
         sampling: ``poisson`` as the guarantee requires, or ``shuffle`` (fixed size) for runs without a claim.
-        columns: Which columns hold the text, labels, unit and tree; null: the usual names. Validation and test files
-            may also have these.
+        columns: Which columns hold the text, labels, unit and tree; null: the usual names. Validation, test and
+            public files are read by these names where they have them, else by the usual ones.
         is_public: Whether all files are public, as those of the embedded grammar are: training without privacy and
             logging of metrics are then allowed.
         val_is_public: Whether the validation file is public, so that its metrics may be logged. A copy of the training
@@ -126,6 +126,7 @@ class DialogueDataModule(TrainingDataModule):
         path = expand_path(train_path)
         self.is_public = is_public or is_embedded(path)
         named = Columns.from_config({"columns": columns})
+        named = ReferenceColumns(**named.as_dict()) if is_public else named
         self.unit: Unit = unit or "utterance" if self.is_public else unit_of(unit, named)
         self._given_batch_size, self._effort = batch_size, effort
         self.max_tokens_per_micro_batch = max_tokens_per_micro_batch

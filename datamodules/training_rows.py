@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from datamodules.guards.selection import Selection
-from datamodules.reading.columns import Columns, unit_of
+from datamodules.reading.columns import Columns, ReferenceColumns, unit_of
 from datamodules.reading.example import Example, Field, Unit
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import content_digest, expand_path
@@ -34,9 +34,12 @@ class TrainingRows:
 
     @classmethod
     def from_config(cls, init_args: Mapping[str, Any]) -> TrainingRows:
-        """Read the training rows of a data module's configuration; a unit that is not given is that of its columns."""
-        columns = Columns.from_config(init_args)
-        unit = unit_of(init_args.get("unit"), columns)
+        """Read the training rows of a data module's configuration; a unit that is not given is that of its columns, or
+        of a public file an utterance.
+        """
+        is_public = bool(init_args.get("is_public"))
+        columns = (ReferenceColumns if is_public else Columns).from_config(init_args)
+        unit = unit_of(init_args.get("unit") or ("utterance" if is_public else None), columns)
         path = expand_path(init_args["train_path"])
         selection = Selection.from_config(init_args)
         return cls(path, unit, columns, selection, init_args.get("unit_names"))

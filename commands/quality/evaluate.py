@@ -19,6 +19,7 @@ from commands.quality.keep_best import record_of
 from commands.run_folder.places import public_names
 from commands.run_folder.private_files import of_runs
 from commands.run_folder.run_folder import read_json
+from commands.run_folder.stage_config import StageConfig
 from commands.run_folder.systems import BASE_MODEL
 from datamodules.guards.overlap import refuse_private
 from datamodules.guards.selection import Selection
@@ -26,6 +27,7 @@ from datamodules.reading.columns import Columns, codes_of, reference_columns
 from datamodules.reading.example import Example, Field
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import content_digest, expand_path
+from datamodules.training_rows import TrainingRows, first_units
 from doppel.console.table import Table, show
 from doppel.errors import DataError
 from doppel.files import kind_of, read_json_lines, write_json, write_json_lines
@@ -44,6 +46,7 @@ def evaluate(
     base_model: str | None = None,
     no_mauve: bool = False,
     keep_function: str | None = None,
+    taught: Path | None = None,
     num_samples: PositiveInt | None = None,
     next_token_epochs: NonNegativeInt = 0,
     counting: Counting = "node_labels",
@@ -72,6 +75,8 @@ def evaluate(
         base_model: That base, where the samples lie in no run that says so; it is no independent judge.
         no_mauve: Leave MAUVE and fluency out (no model is loaded).
         keep_function: Compare with the reference turns that call this function: a name, or the start of one and a star.
+        taught: Training on public requests from which the models that wrote the samples started, RUN/public: what it
+            learnt is left out of the reference, for a copy of that would look like people.
         num_samples: Compare at most so many of each side.
         next_token_epochs: Also train the small model of public text, models/base, for so many epochs on the samples,
             and test how often it expects the next token of human turns; three take minutes.
@@ -103,6 +108,8 @@ def evaluate(
     keep = None if out is None else keep_beside(out)
     judges = Judges() if no_mauve else judges_of(synthetic, featurizer, base_model, keep)
     turns = read_examples(expand_path(reference), "utterance", columns=columns_of_reference)
+    if taught is not None:
+        turns = without_taught(turns, taught, reference)
     chosen = Selection(keep_function).apply(turns, reference, "utterance")
     drawn = read_synthetic(synthetic)
     corpora = _corpus(drawn), _corpus(chosen)
@@ -158,6 +165,27 @@ def evaluate(
     )
     lines = [Table(heading, rows).text("<"), *(f"note: {note}" for note in notes)]
     sys.stdout.write("\n".join(lines) + "\n")
+
+
+def without_taught(turns: Sequence[Example], taught: Path, reference: str) -> list[Example]:
+    """Return the turns of a reference that a public training did not learn.
+
+    Args:
+        turns: All of them.
+        taught: Folder of the training.
+        reference: Their file, for an error.
+
+    Raises:
+        DataError: It learnt all of them.
+        UserError: There is no training.
+    """
+    data = StageConfig.read(taught).data
+    rows = first_units(TrainingRows.from_config(data).read(), data.get("limit_train_units"))
+    learnt = {row.utterance for row in rows}
+    left = [turn for turn in turns if turn.utterance not in learnt]
+    if not left:
+        raise DataError(f"{taught} learnt all requests of {reference}, so none is left to compare with: give others")
+    return left
 
 
 def read_synthetic(path: str | Path) -> list[Example]:

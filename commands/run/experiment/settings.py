@@ -10,7 +10,7 @@ from typing import Any, Literal
 from commands.privacy.evolution_settings import Evolution
 from commands.privacy.release_settings import Attributes, Resampling, Topics, Words
 from commands.run_folder.sections import SECTIONS, of_system
-from commands.run_folder.systems import System, system
+from commands.run_folder.systems import PUBLIC, TAUGHT, System, system
 from datamodules.guards.redaction import Redaction
 from doppel.errors import UserError
 from doppel.settings.facts import Fact, facts_of, setting
@@ -82,7 +82,10 @@ class Experiment:
             and a page with samples and privacy only.
         compared_with: The same for figures alone: nothing is trained, drawn or counted by it. A ``reference`` that is
             given to a run which began without one becomes this.
-        epochs: Epochs by stage; ``labels`` and ``attributes`` default to those of ``one_stage``.
+        epochs: Epochs by stage; ``labels`` and ``attributes`` default to those of ``one_stage``. ``public``: over one
+            half of the ``reference``, 2,000 requests at most, which teaches the base of ``one_stage``, ``topics``,
+            ``labels`` and ``attributes`` before anything private is read; samples are compared with the other half. 0:
+            it teaches nothing.
         effort: Factor of the expected batch size at the same number of steps: as many times the epochs, the compute and
             the time, for less noise per unit. ``--check`` tells the minutes.
         data: Arguments of the DialogueDataModule, see below.
@@ -176,6 +179,13 @@ class Experiment:
     def is_private(self) -> bool:
         """Whether its language models train under differential privacy."""
         return math.isfinite(self.epsilon)
+
+    @property
+    def teaches(self) -> bool:
+        """Whether one half of the reference teaches the base of a system before anything private is read."""
+        stages = {stage for system in systems_of(self) for stage in system.stages}
+        is_wanted = bool(self.epochs.get(PUBLIC)) and self.reference is not None and self.adaptation is None
+        return is_wanted and not stages.isdisjoint(TAUGHT)
 
     @property
     def compared(self) -> str | None:

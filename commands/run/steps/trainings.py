@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 from commands.lightning.kept import refuse_unkept
@@ -10,7 +11,7 @@ from commands.privacy.release_settings import Attributes, Resampling, Topics
 from commands.run.steps.context import StepContext, file_of, read
 from commands.run_folder.sections import SECTIONS
 from commands.run_folder.steps import PUBLIC_TREES, File, InputFile, Step
-from commands.run_folder.systems import BASE_MODEL, MODEL_FILES, System
+from commands.run_folder.systems import BASE_MODEL, MODEL_FILES, PUBLIC, TAUGHT, System
 from datamodules.guards.redaction import Redaction
 from datamodules.reading.columns import Columns, reference_columns, unit_of
 from datamodules.reading.example import Field, Unit
@@ -20,6 +21,11 @@ from doppel.settings.yaml_files import Settings, listed, merge
 
 Shares = Resampling | Topics
 _DATA = "datamodules.dialogue_data_module.DialogueDataModule"
+#: Share of the reference that teaches the base, and how many of its requests at most.
+_HALF, _MOST = 0.5, 2_000
+#: Of the sections of an experiment, what concerns the training on public requests too.
+_OF_ALL_DATA = ("columns", "truncate", "max_tokens_per_micro_batch", "max_units_per_micro_batch")
+_OF_PRIVATE_MODELS = ("optimizer", "lr_scheduler", "sampling")
 #: What stands in ``grammar`` for the trees of the reference.
 REFERENCE = "reference"
 
@@ -49,6 +55,8 @@ def fit(
             data["columns"] = {"attributes": attributes}
     schema = (data.get("columns") or {}).get("attributes")
     model = config["model"]["init_args"]
+    if context.experiment.teaches and stage in TAUGHT:
+        model["init_weights"] = context.checkpoint(PUBLIC)
     start = model.get("init_weights")
     train, val, test, *others = files_of(data, () if system.learns in (None, "utterance") else (system.learns,))
     slots = [] if model.get("slots") in (None, SHIPPED) else [InputFile("model.slots", model["slots"])]
@@ -60,7 +68,7 @@ def fit(
         reads=[
             train,
             val,
-            start and f"{start}/checkpoints/last.ckpt",
+            start if start is None or start.endswith(".ckpt") else f"{start}/checkpoints/last.ckpt",
             *grammar_of(config),
             InputFile("attributes.schema", schema),
             *others,
@@ -68,6 +76,41 @@ def fit(
         names=[test, InputFile("model.init_weights", start), *slots],
         mechanisms=context.paid_by(system, stage),
     )
+
+
+def teach(context: StepContext) -> Step:
+    """Train the base on one half of the public reference, without privacy, for all systems of the run that start there.
+
+    It is trained as the private models are, but for their optimiser, unless ``stages.public`` says otherwise.
+
+    Formal guarantees:
+        Nothing private is read. A run refuses a reference that says what its private file does, and each private
+        training, which starts from these weights, refuses it once more
+        (:func:`~commands.run_folder.private_files.learnt_from`). So the weights at the start are public, as those of
+        any base are, and ε is that of the private steps alone. Samples are compared with requests that taught nothing
+        (``step evaluate --taught``): a copy of these would look like people.
+    """
+    experiment = context.experiment
+    data = {name: value for name, value in experiment.data.items() if name in _OF_ALL_DATA}
+    model = {name: value for name, value in experiment.model.items() if name not in _OF_PRIVATE_MODELS}
+    shared = replace(experiment, data=data, model=model, sampling={}, privacy={})
+    if data.get("columns"):
+        data["columns"] = {what: name for what, name in data["columns"].items() if what != "unit"}  # nobody is protected
+    public: Settings = {"train_path": experiment.reference, "is_public": True, "sampling": "shuffle"}
+    public |= {"keep_share": _HALF, "limit_train_units": _MOST}
+    settings = in_yaml({"data": public, "trainer": {"max_epochs": _plain(experiment.epochs[PUBLIC])}})
+    config = merged(replace(context, experiment=shared), PUBLIC, {}, settings, *map(_of_public, context.overlays))
+    config["data"]["class_path"] = _DATA
+    config = _trained(context, {**config, "not_private": True})
+    writes = [File(f"{PUBLIC}/checkpoints/last.ckpt", "checkpoint")]
+    return replace(context, place="").step(PUBLIC, "fit", config, writes=writes, reads=[context.reference])
+
+
+def _of_public(overlay: Settings) -> Settings:
+    """An overlay, but for what of it concerns private trainings alone."""
+    given = (overlay.get("model") or {}).get("init_args") or {}
+    arguments = {name: value for name, value in given.items() if name not in _OF_PRIVATE_MODELS}
+    return {"trainer": overlay.get("trainer") or {}, "model": {"init_args": arguments}}
 
 
 def unit_named(data: Mapping[str, Any]) -> Settings:
