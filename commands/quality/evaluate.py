@@ -16,10 +16,10 @@ from commands.privacy.embedded_parts import forget_embedded, keep_beside, kept, 
 from commands.quality.attributes import Side, attribute_metrics
 from commands.quality.judges import Judges, judges_of
 from commands.quality.keep_best import record_of
+from commands.quality.taught import without_taught
 from commands.run_folder.places import public_names
 from commands.run_folder.private_files import of_runs
 from commands.run_folder.run_folder import read_json
-from commands.run_folder.stage_config import StageConfig
 from commands.run_folder.systems import BASE_MODEL
 from datamodules.guards.overlap import refuse_private
 from datamodules.guards.selection import Selection
@@ -27,7 +27,6 @@ from datamodules.reading.columns import Columns, codes_of, reference_columns
 from datamodules.reading.example import Example, Field
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import content_digest, expand_path
-from datamodules.training_rows import TrainingRows, first_units
 from doppel.console.table import Table, show
 from doppel.errors import DataError
 from doppel.files import kind_of, read_json_lines, write_json, write_json_lines
@@ -165,27 +164,6 @@ def evaluate(
     )
     lines = [Table(heading, rows).text("<"), *(f"note: {note}" for note in notes)]
     sys.stdout.write("\n".join(lines) + "\n")
-
-
-def without_taught(turns: Sequence[Example], taught: Path, reference: str) -> list[Example]:
-    """Return the turns of a reference that a public training did not learn.
-
-    Args:
-        turns: All of them.
-        taught: Folder of the training.
-        reference: Their file, for an error.
-
-    Raises:
-        DataError: It learnt all of them.
-        UserError: There is no training.
-    """
-    data = StageConfig.read(taught).data
-    rows = first_units(TrainingRows.from_config(data).read(), data.get("limit_train_units"))
-    learnt = {row.utterance for row in rows}
-    left = [turn for turn in turns if turn.utterance not in learnt]
-    if not left:
-        raise DataError(f"{taught} learnt all requests of {reference}, so none is left to compare with: give others")
-    return left
 
 
 def read_synthetic(path: str | Path) -> list[Example]:

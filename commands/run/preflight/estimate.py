@@ -17,11 +17,14 @@ from commands.data.reference import USUAL_LENGTH
 from commands.lightning.hardware import mixing_size, training_half, training_precision
 from commands.privacy.feature_extractors import embed
 from commands.privacy.gradient_norms import build
+from commands.quality.taught import taught_by
 from commands.run.experiment.settings import Experiment, systems_of
 from commands.run.preflight.sources import public_turns, texts_of_topics
 from commands.run.preflight.training_plan import Readiness, trainings_of
 from commands.run.steps.run_plan import RunPlan
+from commands.run_folder.stage_config import StageConfig
 from commands.run_folder.steps import Step
+from commands.run_folder.systems import PUBLIC
 from datamodules.batches.encoded import encode_examples
 from datamodules.reading.columns import Columns, ReferenceColumns, unit_of
 from datamodules.reading.examples import iter_examples
@@ -57,6 +60,13 @@ def tell_ready(plan: RunPlan, found: Mapping[str, Readiness | Outlook], is_here:
         is_here: Whether the run is to be on this machine, and not in jobs.
     """
     experiment = plan.experiment
+    for step in (step for step in plan.waiting if step.name == PUBLIC):
+        num = len(taught_by(StageConfig(step.config)))
+        least, most, _ = forecast(num, [step], experiment)
+        say(
+            f"first: {num:,} requests of the reference teach the base, {_range(least, most)} of training on "
+            f"{_machine(is_here)}; samples are compared with the others"
+        )
     for system in systems_of(experiment):
         ready, trainings = found.get(system.name), trainings_of(system, plan.waiting)
         if isinstance(ready, Outlook):

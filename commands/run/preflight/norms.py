@@ -33,7 +33,8 @@ def norms(
     the share that a C would clip and how much of their gradients they would keep. Recommended is the least C at which
     each length keeps three quarters on average. A loss is a sum over tokens, so norms grow with length: with a small C
     long rows are clipped most, and samples get shorter than the data. Noise grows with C. Only public units are read
-    (--public, or the experiment's reference), so nothing is spent; a file that the experiment protects is refused.
+    (--public, or the experiment's reference), so nothing is spent; a file that the experiment protects is refused. For
+    the weights that `epochs.public` leaves give --set model.init_weights=RUN/public.
 
     Example:
         python cli.py norms configs/experiments/own-data.yaml --public public.txt --set 'systems=[one_stage]'
@@ -52,7 +53,7 @@ def norms(
     """
     if num_units < 3:
         raise UserError(f"--num-units is {num_units}: give at least 3, better a thousand")
-    given = load(experiment, read_values(set))
+    given = load(experiment, {**read_values(set), "epochs.public": 0})  # of weights that there are
     trainings = [stage for stage in steps_of(given, Path("RUN")) if stage.config.get("privacy")]
     if not trainings:
         raise UserError(f"{experiment} trains nothing privately, so nothing is clipped: give one with a finite epsilon")

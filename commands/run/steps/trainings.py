@@ -95,7 +95,9 @@ def teach(context: StepContext) -> Step:
     model = {name: value for name, value in experiment.model.items() if name not in _OF_PRIVATE_MODELS}
     shared = replace(experiment, data=data, model=model, sampling={}, privacy={})
     if data.get("columns"):
-        data["columns"] = {what: name for what, name in data["columns"].items() if what != "unit"}  # nobody is protected
+        data["columns"] = {
+            what: name for what, name in data["columns"].items() if what != "unit"
+        }  # nobody is protected
     public: Settings = {"train_path": experiment.reference, "is_public": True, "sampling": "shuffle"}
     public |= {"keep_share": _HALF, "limit_train_units": _MOST}
     settings = in_yaml({"data": public, "trainer": {"max_epochs": _plain(experiment.epochs[PUBLIC])}})

@@ -13,7 +13,7 @@ from run_folders import work_of
 from tiny_model import PAIRS
 
 import cli
-from commands.quality.evaluate import without_taught
+from commands.quality.taught import without_taught
 from commands.run import launch
 from commands.run.execution.slurm import load_site
 from commands.run.experiment.experiment import load, shipped
