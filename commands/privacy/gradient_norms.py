@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from commands.run_folder.steps import PUBLIC_TREES
 from datamodules.reading.columns import ReferenceColumns
 from doppel.console.table import Table
-from doppel.errors import UserError
+from doppel.errors import DataError, UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,7 +54,11 @@ def build(config: Mapping[str, Any], is_shell: bool = False) -> CausalLM:
 
 
 def micro_batches(model: CausalLM, data: Mapping[str, Any], path: str, num_units: int) -> list[MicroBatch]:
-    """Read the first units of a file, as a training with these arguments of the data module would see them."""
+    """Read the first units of a public file, as a training with these arguments of the data module would see them.
+
+    Where the file names no unit, each row is one: a unit of several has the mean of their gradients, whose norm is that
+    of the largest at most.
+    """
     from datamodules.batches.cut import LogicalBatches
     from datamodules.batches.encoded import encode_examples
     from datamodules.dialogue_data_module import DialogueDataModule
@@ -65,11 +70,17 @@ def micro_batches(model: CausalLM, data: Mapping[str, Any], path: str, num_units
     rows = TrainingRows(
         module.rows.path, module.unit, ReferenceColumns.from_config(data), selection, module.rows.unit_names
     )
-    read = first_units(rows.read(model.text_format.needs), num_units)
-    turns = encode_examples(read, model.text_format, module.truncate)
+    try:
+        turns = rows.read(model.text_format.needs)
+    except DataError:
+        if module.unit == "utterance":
+            raise
+        turns = replace(rows, unit="utterance").read(model.text_format.needs)
+    read = first_units(turns, num_units)
+    encoded = encode_examples(read, model.text_format, module.truncate)
     bounds = module.max_tokens_per_micro_batch, module.max_rows_per_unit, None, module.max_units_per_micro_batch
-    batches = LogicalBatches(turns, *bounds)
-    return batches.make(0, range(turns.num_units), turns.num_units).micro_batches
+    batches = LogicalBatches(encoded, *bounds)
+    return batches.make(0, range(encoded.num_units), encoded.num_units).micro_batches
 
 
 def measure(model: CausalLM, batches: Iterable[MicroBatch]) -> tuple[Tensor, Tensor]:

@@ -92,6 +92,20 @@ def test_private_turns_do_not_enter_the_figures(
     assert capsys.readouterr().out == before
 
 
+def test_a_public_file_that_names_no_unit_has_rows_for_units(
+    experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    corpus_of(tmp_path / "public.jsonl", "rain", "lunch")
+    rows = [json.loads(line) for line in (tmp_path / "public.jsonl").read_text().splitlines()]
+    (tmp_path / "plain.txt").write_text("".join(f"{row['utterance']}\n" for row in rows))
+    said = {}
+    for unit in ("utterance", "user"):
+        words = ["--set", "systems=[one_stage]", "epochs.one_stage=1", f"data.unit={unit}"]
+        assert cli.main(["norms", str(experiment), "--public", str(tmp_path / "plain.txt"), *words]) == 0
+        said[unit] = capsys.readouterr().out
+    assert said["user"] == said["utterance"]
+
+
 @pytest.mark.parametrize("way", ["itself", "copy", "link", "validation", "as reference"])
 def test_a_file_that_the_experiment_protects_is_refused_under_any_name(
     way: str, experiment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
