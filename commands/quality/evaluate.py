@@ -146,6 +146,10 @@ def evaluate(
     if blank := sum(not text.strip() for text in sides[0]):
         values["notes"].append(f"{blank} of {len(sides[0])} compared samples are empty, which MAUVE hardly shows")
     values["notes"] += judges.notes
+    if taught is not None:
+        values["notes"].append(
+            f"compared with the {len(turns):,} requests of the reference that did not teach the base"
+        )
     made = synthetic.resolve()  # of a link, such as RUN/synthetic.jsonl
     records = [path for path in (record_of(made), Path(f"{made}.resampling.json")) if path.is_file()]
     values["notes"] += [note for path in records for note in _chosen_by(read_json(path))]

@@ -18,7 +18,7 @@ from commands.report.names import Names
 from commands.report.released import sampling_interval
 from commands.run_folder.private_files import of_runs
 from commands.run_folder.run_folder import RunFolder
-from commands.run_folder.systems import BASE_MODEL, system
+from commands.run_folder.systems import BASE_MODEL, PUBLIC, TAUGHT, system
 from datamodules.guards.overlap import refuse_private
 from datamodules.reading.columns import ReferenceColumns
 from datamodules.reading.embedded import is_embedded
@@ -194,6 +194,10 @@ def advice(record: RunFolder) -> str:
             "a base that reads English, as own-data.yaml has (make base-135m): in blind readings 23 to 35 of its 40 "
             "samples were usable, and 10 to 13 of the shipped base's"
         )
+    stages = {stage for name in experiment.get("systems") or () for stage in system(name).stages}
+    is_taught = bool((experiment.get("epochs") or {}).get(PUBLIC))
+    if experiment.get("reference") and not is_taught and not stages.isdisjoint(TAUGHT):
+        found.append("epochs.public=3, by which half of the reference teaches the base first, as in own-data.yaml")
     if (experiment.get("effort") or 1) < _EFFORT:
         found.append(f"effort={_EFFORT}, which takes as many times the compute for less noise")
     if record.is_private and experiment.get("epsilon", math.inf) < _USUAL_EPSILON:

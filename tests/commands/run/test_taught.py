@@ -14,13 +14,15 @@ from tiny_model import PAIRS
 
 import cli
 from commands.quality.taught import without_taught
+from commands.report.quality import advice
 from commands.run import launch
 from commands.run.execution.slurm import load_site
-from commands.run.experiment.experiment import load, shipped
+from commands.run.experiment.experiment import load, save, shipped
 from commands.run.preflight.sources import inputs_of
 from commands.run.steps.recipes import steps_of
 from commands.run_folder.manifest import Manifest
 from commands.run_folder.private_files import learnt_from
+from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.steps import Step
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.reading.columns import Columns
@@ -116,6 +118,17 @@ def test_what_taught_the_base_is_told_to_who_refuses_private_files(tmp_path: Pat
     (folder / "checkpoints" / "last.ckpt").touch()
     for start in (folder, folder / "checkpoints" / "last.ckpt"):
         assert [path for _, path, _ in learnt_from("model.init_weights", start)] == [str(tmp_path / "public.txt")]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "system", "is_told"), [(0, "topics", True), (3, "topics", False), (0, "two_stage", False)]
+)
+def test_a_page_of_poor_samples_advises_it_to_a_run_that_has_not(
+    epochs: int, system: str, is_told: bool, tmp_path: Path
+) -> None:
+    experiment = load(shipped("own-data-small"), OWN | {"epochs.public": epochs, "systems": [system]})
+    save(experiment, tmp_path / "experiment.yaml")
+    assert ("half of the reference teaches the base" in advice(RunFolder(tmp_path))) == is_told
 
 
 @pytest.mark.slow  # three models are trained
