@@ -37,6 +37,8 @@ from doppel.lispress.tree_names import TREES, read_tree_names
 from doppel.privacy.card import origins_of
 from doppel.text.unexpected import read_vocabulary
 
+#: Requests of a reference that show gross faults of samples.
+_FEW_COMPARED = 300
 #: Turns of the reference whose quoted strings are looked at.
 _TURNS = 2000
 #: Field of a file that is no table of rows → what reads it.
@@ -204,6 +206,11 @@ def _on_settings(experiment: Experiment) -> list[str]:
         base = model.get("base_model") or BASE_MODEL
         notes += filter(None, [foreign(experiment.reference, columns, base, encoders)])
         notes += filter(None, [lossy(experiment.reference, columns, base)])
+    if experiment.teaches and (num := len(public_turns(experiment, str(experiment.reference)))) < 2 * _FEW_COMPARED:
+        notes.append(
+            f"half of the {num:,} requests of the reference teach the base, so samples are compared with few: give more, "
+            "or --set epochs.public=0, which teaches nothing and compares with all"
+        )
     slots = model.get("slots", SHIPPED)
     if experiment.reference is not None and slots is not None and has_trees:
         notes += unslotted(public_turns(experiment, experiment.reference)[:_TURNS], slot_table(slots))

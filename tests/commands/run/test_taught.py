@@ -18,7 +18,7 @@ from commands.report.quality import advice
 from commands.run import launch
 from commands.run.execution.slurm import load_site
 from commands.run.experiment.experiment import load, save, shipped
-from commands.run.preflight.sources import inputs_of
+from commands.run.preflight.sources import inputs_of, read_sources
 from commands.run.steps.recipes import steps_of
 from commands.run_folder.manifest import Manifest
 from commands.run_folder.private_files import learnt_from
@@ -81,6 +81,16 @@ def test_epochs_of_the_lesson_are_whole() -> None:
 def test_the_reference_alone_is_asked_for_and_not_what_the_run_makes(tmp_path: Path) -> None:
     experiment = load(shipped("own-data-small"), OWN)
     assert {row.field for row in inputs_of(work_of(experiment))} == {"data.train_path", "reference", "labels"}
+
+
+@pytest.mark.parametrize(("num", "is_told"), [(599, True), (600, False)])
+def test_a_small_reference_is_told_that_half_of_it_is_compared(num: int, is_told: bool, tmp_path: Path) -> None:
+    files = {"reference": write(tmp_path / "public.txt", [f"find {i}" for i in range(num)])}
+    files["data.train_path"] = write(tmp_path / "mine.txt", [f"book {i}" for i in range(60)])
+    given = {"epochs.public": 4, "systems": ["one_stage"], "data.unit": "utterance"}
+    experiment = load(shipped("own-data-small"), given | {name: str(path) for name, path in files.items()})
+    notes = read_sources(work_of(experiment)).notes
+    assert (f"half of the {num} requests of the reference teach the base" in " ".join(notes)) == is_told
 
 
 def write(path: Path, texts: list[str]) -> Path:
