@@ -101,6 +101,9 @@ MEASURES = {
             True,
         ),
         Measure("usable", "usable", "samples that readers took for what people could have said", UP, 0, True),
+        Measure(
+            "usable_fitting", "usable and fitting", "usable samples that ask for what their label says", UP, 0, True
+        ),
         Measure("word_overlap", "word overlap", "words of human requests that the samples use too", UP),
         *_trees("chi_square", "χ²", "distance of function frequencies from those of human requests", DOWN),
         *_trees("function_overlap", "function overlap", "functions of human requests that the samples use too", UP),
