@@ -100,6 +100,6 @@ def test_a_saved_configuration_gives_the_same_selection() -> None:
 
 def test_a_release_reads_the_rows_that_the_training_takes() -> None:
     given = {"unit": "dialogue", "columns": {"text": "said"}, "redact": {"patterns": ["email"]}, "keep_share": 0.5}
-    for config in ({}, given):
-        data = DialogueDataModule(PATH, is_public=True, **config)
-        assert TrainingRows.from_config({"train_path": PATH, **config}) == data.rows
+    for more in ({}, given):
+        config = {"train_path": PATH, "is_public": True, **more}
+        assert TrainingRows.from_config(config) == DialogueDataModule(**config).rows
