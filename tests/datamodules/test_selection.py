@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 
@@ -101,5 +102,5 @@ def test_a_saved_configuration_gives_the_same_selection() -> None:
 def test_a_release_reads_the_rows_that_the_training_takes() -> None:
     given = {"unit": "dialogue", "columns": {"text": "said"}, "redact": {"patterns": ["email"]}, "keep_share": 0.5}
     for more in ({}, given):
-        config = {"train_path": PATH, "is_public": True, **more}
+        config: dict[str, Any] = {"train_path": PATH, "is_public": True, **more}
         assert TrainingRows.from_config(config) == DialogueDataModule(**config).rows
