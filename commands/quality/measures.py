@@ -286,11 +286,16 @@ BANDS: Final = {
             "which 11 and 4 of 40 were usable, and 76 % of its private requests.",
             True,
         ),
-        Band(0.7, "Far from people's: a generator's texts were at 59 %, and one or none of 40 was usable.", True),
+        Band(
+            0.7,
+            "Far from people's: a generator's texts were at 59 %, and one or none of 40 was usable; a support desk's "
+            "samples by label at 68 %, and 20 and 21 were.",
+            True,
+        ),
         Band(
             0.9,
-            "Fewer than of people's. Read blind, 9 to 13 of 40 samples of the shipped base were usable at 77–86 % of "
-            "the human value.",
+            "Fewer than of people's. Read blind, 28 to 34 of 40 samples of SmolLM2-135M were usable at 81–89 % of the "
+            "human value (a support desk's), 9 to 13 of the shipped base at 77–86 %.",
         ),
         Band(
             math.inf,
