@@ -63,7 +63,7 @@ def test_runs_are_rehearsed(
     line: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every `run`, from a folder that holds the files it names; another stands for the optional encoder or base."""
-    turns = list(generate(600, seed=1))
+    turns = list(generate(1100, seed=1))  # 600 of a reference say enough when half of them have taught the base
     texts = [turn.utterance for turn in turns]
     rows = "".join(f'"{text}",user-{place % 100}\n' for place, text in enumerate(texts[:500]))
     (tmp_path / "private.csv").write_text(f"review,user_id\n{rows}", encoding="utf-8")
