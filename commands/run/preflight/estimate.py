@@ -60,7 +60,7 @@ def tell_ready(plan: RunPlan, found: Mapping[str, Readiness | Outlook], is_here:
         is_here: Whether the run is to be on this machine, and not in jobs.
     """
     experiment = plan.experiment
-    for step in (step for step in plan.waiting if step.name == PUBLIC):
+    for step in (step for step in plan.waiting if step.name == PUBLIC and found):  # where files were read
         num = len(taught_by(StageConfig(step.config)))
         least, most, _ = forecast(num, [step], experiment)
         say(
