@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from commands.run_folder.stage_config import StageConfig
 from datamodules.reading.example import Example
@@ -11,9 +12,9 @@ from datamodules.training_rows import TrainingRows, first_units
 from doppel.errors import DataError
 
 
-def taught_by(config: StageConfig) -> list[Example]:
-    """Return the turns that a public training learns, by its configuration."""
-    return first_units(TrainingRows.from_config(config.data).read(), config.data.get("limit_train_units"))
+def taught_by(data: Mapping[str, Any]) -> list[Example]:
+    """Return the turns that a public training learns, by the arguments of its data module."""
+    return first_units(TrainingRows.from_config(data).read(), data.get("limit_train_units"))
 
 
 def without_taught(turns: Sequence[Example], taught: Path, reference: str) -> list[Example]:
@@ -28,7 +29,8 @@ def without_taught(turns: Sequence[Example], taught: Path, reference: str) -> li
         DataError: It learnt all of them.
         UserError: There is no training.
     """
-    learnt = {turn.utterance for turn in taught_by(StageConfig.read(taught))}
+    data = {**StageConfig.read(taught).data, "train_path": reference}  # which may be the copy that a run keeps
+    learnt = {turn.utterance for turn in taught_by(data)}
     left = [turn for turn in turns if turn.utterance not in learnt]
     if not left:
         raise DataError(f"{taught} learnt all requests of {reference}, so none is left to compare with: give others")

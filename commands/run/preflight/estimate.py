@@ -61,7 +61,7 @@ def tell_ready(plan: RunPlan, found: Mapping[str, Readiness | Outlook], is_here:
     """
     experiment = plan.experiment
     for step in (step for step in plan.waiting if step.name == PUBLIC and found):  # where files were read
-        num = len(taught_by(StageConfig(step.config)))
+        num = len(taught_by(StageConfig(step.config).data))
         least, most, _ = forecast(num, [step], experiment)
         say(
             f"first: {num:,} requests of the reference teach the base, {_range(least, most)} of training on "
