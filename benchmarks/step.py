@@ -2,11 +2,12 @@
 
     python -m benchmarks.step BASE --public FILE [--before COMMIT] [--device cuda] [--batch-size 512] [--turns 3]
 
-BASE is the folder of a base model, FILE holds public texts (a table with a column ``utterance``). Each way of training
-is a process of its own, at rest while another one takes its step: the private step, the ordinary one, and with
-``--before`` both as they are in that commit. A step is Lightning's own: batch, forward, backward, clipping, noise,
-AdamW, ledger. Times are CPU seconds, so that other work on the machine counts less; on a GPU seconds, there also of
-steps without CUDA graphs (*eager*), and the peak is that of the GPU's tensors.
+BASE is the folder of a base model, or one of ``benchmarks._subject.SIZES``, untrained. FILE holds public texts (a table
+with a column ``utterance``). Each way of training is a process of its own, at rest while another one takes its step:
+the private step, the ordinary one, and with ``--before`` both as they are in that commit. A step is Lightning's own:
+batch, forward, backward, clipping, noise, AdamW, ledger. Times are CPU seconds, so that other work on the machine
+counts less; on a GPU seconds, there also of steps without CUDA graphs (*eager*), and the peak is that of the GPU's
+tensors.
 
 *GFLOP/s* are the operations that a step cannot do without over its CPU seconds: for each token, without padding, 4 for
 each frozen weight of a block (forward, gradient of the input), 6 for each trained one, and 4 for each weight of the
@@ -25,7 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,8 @@ def train(args: argparse.Namespace) -> None:
     adapters = LoraArguments(rank=args.rank, alpha=2.0 * args.rank)
     eager = {"cuda_graphs": "off"} if args.way.endswith(_EAGER) else {}
     is_private = args.way.startswith("private")
-    model = UtteranceLM(base_model=args.base, lora=adapters, max_length=128, **eager)
+    init = "pretrained" if any(Path(args.base).glob("*.safetensors*")) else "random"
+    model = UtteranceLM(base_model=args.base, init=init, lora=adapters, max_length=128, **eager)
     work = _work_of(model)
 
     class Turns(Callback):
@@ -125,6 +127,20 @@ def _work_of(model: Any) -> Any:
         return labelled * (per_token + 4 * head.numel())  # of p(x) the last token alone has no label
 
     return work
+
+
+@contextmanager
+def architecture(size: str) -> Iterator[str]:
+    """A folder with a configuration and the shipped base's tokenizer, and no weights."""
+    from transformers import AutoConfig, AutoTokenizer
+
+    from benchmarks._subject import SIZES
+
+    fields = dict(SIZES[size])
+    with tempfile.TemporaryDirectory() as folder:
+        AutoConfig.for_model(fields.pop("model_type", "gpt2"), **fields).save_pretrained(folder)
+        AutoTokenizer.from_pretrained(ROOT / "models" / "base").save_pretrained(folder)
+        yield folder
 
 
 # ------------------------------------------------------------------------------------------------ turns
@@ -224,7 +240,7 @@ def report(found: dict[str, list[dict[str, float]]]) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("base", help="folder of the base model")
+    parser.add_argument("base", help="folder of the base model, or one of benchmarks._subject.SIZES")
     parser.add_argument("--public", required=True, help="public texts: a table with a column utterance")
     parser.add_argument("--before", help="a commit of this repository to compare with")
     parser.add_argument("--batch-size", type=int, default=512)
@@ -236,15 +252,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--way", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help="file to write, default: none")
     args = parser.parse_args(argv)
-    args.base, args.public = (str(Path(place).resolve()) for place in (args.base, args.public))
     if args.way is not None:
         train(args)
         return
     from benchmarks._harness import Report
+    from benchmarks._subject import SIZES
 
     notes = [f"{args.precision}, LoRA of rank {args.rank}, B = {args.batch_size}, {args.tokens} tokens a micro-batch"]
     text = Report("A training step", args.device, args.out, append=False, notes=notes)
-    text.add(report(measure(args)))
+    args.public = str(Path(args.public).resolve())
+    with architecture(args.base) if args.base in SIZES else nullcontext(Path(args.base).resolve()) as base:
+        args.base = str(base)
+        text.add(report(measure(args)))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# What a GPU is asked for, in at most 11 minutes:
-#   bash benchmarks/gpu/run.sh OUT [--rehearse] [--parts LAHBCDEFG] [--minutes 11]
+# What a GPU is asked for, three minutes at a time; each call goes on where the last one has ended:
+#   bash benchmarks/gpu/run.sh OUT [--rehearse] [--parts abc] [--minutes 3]
 # Installs the wheels of .gpu-kit (`make gpu-kit`) beside the Python that is there, puts SmolLM2-135M together once all its
-# pieces have arrived, and runs the parts of benchmarks/gpu/README.md. PYTHON names another Python than python3, GPU_WORK
-# another folder for what is made than /tmp/doppel-gpu.
+# pieces have arrived, and runs the jobs of benchmarks/gpu/README.md. PYTHON names another Python than python3, GPU_WORK
+# another folder for what is made, and kept between calls, than /tmp/doppel-gpu.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=${1:?give the folder for what is brought back}
@@ -12,6 +12,7 @@ python=${PYTHON:-python3}
 work=${GPU_WORK:-/tmp/doppel-gpu}
 mkdir -p "$work" "$out"
 cp -r .gpu-kit/?/. "$work"/ # what an earlier call brought stays
+[ -e .git ] || cp "$work/COMMIT" COMMIT
 if [ ! -e "$work/site/.installed" ]; then
     "$python" -m pip install --quiet --disable-pip-version-check --no-index --no-deps --no-compile --no-cache-dir --upgrade \
         --target "$work/site" "$work"/wheels/*.whl

@@ -2,7 +2,8 @@
 # Judges what came back from a GPU, on a CPU: bash benchmarks/gpu/score.sh OUT CSV [halves]
 # OUT holds results.tar of run.sh. A row for each metric of each run that wrote samples goes to CSV; values that are there
 # already stay. With `halves` 861 samples are compared with each half of the dialogues of SMCalFlow's valid: settings are
-# chosen on the first and reported on the second. DATA=FOLDER has smcalflow/ and sgd/ (default: ../shared/data).
+# chosen on the first and reported on the second. What one half of valid has taught is compared with the other half.
+# DATA=FOLDER has smcalflow/ and sgd/ (default: ../shared/data).
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=${1:?give the folder that run.sh filled}
@@ -13,8 +14,8 @@ valid=valid.dataflow_dialogues.jsonl
 mkdir -p "$out/results"
 tar --extract --file "$out/results.tar" --directory "$out/results"
 gunzip --recursive --force "$out/results"
-compare() { # samples, reference, number, file to write
-    [ -e "$4" ] || "$python" cli.py evaluate --synthetic "$1" --reference "$2" --num-samples "$3" --seed 1 --out "$4"
+compare() { # samples, reference, number, file to write, more options
+    [ -e "$4" ] || "$python" cli.py evaluate --synthetic "$1" --reference "$2" --num-samples "$3" --seed 1 --out "$4" "${@:5}"
 }
 if [ "${3:-}" = halves ]; then
     unzip -p "$data/smcalflow/$valid.zip" >"$out/$valid"
@@ -24,6 +25,11 @@ if [ "${3:-}" = halves ]; then
 fi
 for samples in "$out"/results/*/*/samples.jsonl; do
     [ -s "$samples" ] || continue
+    public=$(dirname "$samples")/../public
+    if [ -e "$public/config.yaml" ]; then
+        compare "$samples" "$data/smcalflow/$valid.zip" 855 "${samples%.jsonl}.json" --taught "$public"
+        continue
+    fi
     if [ "${3:-}" = halves ]; then
         for half in a b; do
             compare "$samples" "$out/$half.dataflow_dialogues.jsonl" 861 "${samples%.jsonl}.$half.json"
