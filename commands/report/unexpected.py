@@ -40,17 +40,18 @@ def read_unexpected(record: RunFolder, budget: str, samples: Sequence[Sample]) -
             continue
         told = json.loads(manifest.path(entry).read_text(encoding="utf-8"))
         words = {word["word"]: word for word in told["words"]}
+        word_of = {form: word for word, line in words.items() for form in line.get("forms", [word])}
+        texts = [frozenset(word_of[form] for form in words_of(x.utterance) if form in word_of) for x in samples]
         everywhere, found = word_shares(samples), []
-        for own in findings([*words], [sample.utterance for sample in samples]):
-            said = [sample for sample in samples if not {*own}.isdisjoint(words_of(sample.utterance))]
+        for own in findings([*words], texts):
+            said = [sample for sample, text in zip(samples, texts, strict=True) if not text.isdisjoint(own)]
             found.append({"words": [words[word] for word in own], "samples": examples(said, everywhere)})
         return {**told, "times": TIMES, "findings": found}
     return None
 
 
-def findings(words: Sequence[str], samples: Sequence[str]) -> list[list[str]]:
-    """Group words that samples say together; their order is kept."""
-    texts = [frozenset(words_of(text)) for text in samples]
+def findings(words: Sequence[str], texts: Sequence[frozenset[str]]) -> list[list[str]]:
+    """Group words that samples say together, by what each of them says; their order is kept."""
     said = {word: {i for i, text in enumerate(texts) if word in text} for word in words}
 
     def belong(one: str, other: str) -> bool:

@@ -1,11 +1,13 @@
 """Words that private requests say and the public reference hardly does: what nobody expected.
 
 Each unit gives at most k words of a public vocabulary, which has no function words: those of its own texts that the
-fewest texts of the reference say, of equally rare ones those that are rarest in the language. Noisy counts of them are
-one Gaussian release; what stands out of its noise, and is said more often than in the reference, is shown.
+fewest texts of the reference say, of equally rare ones those that are rarest in the language. A word and its regular
+plural are one. Noisy counts of them are one Gaussian release; what stands out of its noise, and is said more often than
+in the reference, is shown.
 
 Formal guarantees:
-    What a unit gives is a function of its own texts, of the vocabulary and of the reference, which are public. So a
+    What a unit gives is a function of its own texts, of the vocabulary and of the reference, which are public; which
+    words of the vocabulary are one follows from the vocabulary alone. So a
     unit more or less changes at most k counts, each by one, and no other unit's choice. Its k words weigh 1/√k each: a
     vector of L2 norm at most 1, whose noisy sum over the units is a release of :class:`NoisyWords`. Every word of the
     vocabulary has a count and its noise, those that nobody says too, and a word outside of it has none.
@@ -56,6 +58,7 @@ class Word:
         low: So many give it at least; with 95 % confidence that is true of all words at once.
         high: Upper end of its own 95 % confidence interval.
         reference: Share of the reference's units that say it.
+        forms: What is counted as it: itself, then other forms.
     """
 
     word: str
@@ -63,6 +66,7 @@ class Word:
     low: float
     high: float
     reference: float
+    forms: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,7 @@ class Found:
         least: Share of the units that a word which the reference never says needs to be shown, on average.
         least_half_noise: The same under half the noise.
         least_twice_reference: The same with a reference of twice as many texts.
-        num_words: Of the vocabulary.
+        num_words: That are counted.
         rows_per_unit: Rows in which a unit of the reference was counted.
     """
 
@@ -103,6 +107,25 @@ def read_vocabulary(path: Path) -> list[str]:
     return [*found]
 
 
+def forms_of(vocabulary: Sequence[str]) -> dict[str, list[str]]:
+    """Return the words that are counted, and of each its forms in the vocabulary, the word itself first.
+
+    A word and its regular plural are one, called by the form that is commoner: the later one.
+    """
+    place = {word: n for n, word in enumerate(vocabulary)}
+    singular: dict[str, str] = {}
+    for word in sorted(vocabulary, key=len):  # a plural is longer, and none of a plural
+        ends = [word[:-1]] if word.endswith("s") and not word.endswith("ss") else []
+        ends += [word[:-2]] if word.endswith(("ses", "xes", "zes", "ches", "shes")) else []
+        ends += [word[:-3] + "y"] if word.endswith("ies") else []
+        if found := [end for end in ends if len(end) > 2 and end in place and end not in singular]:
+            singular[word] = max(found, key=place.__getitem__)
+    groups: dict[str, list[str]] = defaultdict(list)
+    for word in vocabulary:
+        groups[singular.get(word, word)].append(word)
+    return {group[-1]: group[::-1] for group in groups.values()}
+
+
 class UnexpectedWords:
     """The rule by which a unit gives words, and what their noisy counts tell.
 
@@ -114,10 +137,12 @@ class UnexpectedWords:
     """
 
     def __init__(self, vocabulary: Sequence[str], reference: Sequence[str], per_unit: int, has_rows: bool) -> None:
-        known = {*vocabulary}
-        self._reference = [frozenset(words_of(text)) & known for text in reference]
+        self._forms = forms_of(vocabulary)
+        self._word = {form: word for word, forms in self._forms.items() for form in forms}
+        self._reference = [self._said(text) for text in reference]
         said = Counter(word for words in self._reference for word in words)
-        self._rank = {word: (said[word], place) for place, word in enumerate(vocabulary)}
+        place = {word: n for n, word in enumerate(vocabulary)}
+        self._rank = {word: (said[word], place[forms[-1]]) for word, forms in self._forms.items()}
         self._per_unit, self._has_rows = per_unit, has_rows
         self._weight = math.sqrt((1.0 - _ROWS_PART * has_rows) / per_unit)
 
@@ -125,6 +150,9 @@ class UnexpectedWords:
     def bins(self) -> list[str]:
         """What is counted."""
         return [*self._rank, *([_ROWS] if self._has_rows else [])]
+
+    def _said(self, text: str) -> frozenset[str]:
+        return frozenset(self._word[form] for form in words_of(text) if form in self._word)
 
     def vectors(self, rows: Iterable[tuple[str, str]]) -> Iterator[tuple[str, dict[str, float]]]:
         """Yield what each unit gives, of L2 norm at most 1: a function of its own texts.
@@ -137,7 +165,7 @@ class UnexpectedWords:
             texts[unit].append(text)
         for unit, own in texts.items():
             read = own[:MOST_ROWS]
-            known = {word for text in read for word in words_of(text)} & self._rank.keys()
+            known = frozenset[str]().union(*map(self._said, read))
             given = dict.fromkeys(sorted(known, key=self._rank.__getitem__)[: self._per_unit], self._weight)
             if self._has_rows:
                 given[_ROWS] = math.sqrt(_ROWS_PART) * len(read) / MOST_ROWS
@@ -168,7 +196,7 @@ class UnexpectedWords:
             share, reference = sums[word] / self._weight / num_units, said[word] / len(units)
             if share > noise and share - Z * deviation > TIMES * (said[word] + 1) / len(units):
                 high = min(1.0, share + Z * deviation)
-                shown.append(Word(word, min(1.0, share), share - noise, high, reference))
+                shown.append(Word(word, min(1.0, share), share - noise, high, reference, tuple(self._forms[word])))
         shown.sort(key=lambda word: (-word.share, word.word))
 
         def least(noise_part: float, times_reference: int) -> float:

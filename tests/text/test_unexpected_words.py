@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from commands.report.unexpected import findings
 from doppel.errors import DataError
 from doppel.privacy.histogram import unit_sums
-from doppel.text.unexpected import ENGLISH, MOST_ROWS, NoisyWords, UnexpectedWords, read_vocabulary
+from doppel.text.unexpected import ENGLISH, MOST_ROWS, NoisyWords, UnexpectedWords, forms_of, read_vocabulary
 
-VOCABULARY = ["dentist", "rental", "taxi", "weather", "song", "play", "the"]
+VOCABULARY = ["dentist", "rental", "taxis", "taxi", "weather", "song", "play", "the"]
 REFERENCE = ["play the song", "play the weather song", "the song"] * 50
 TEXTS = st.lists(st.lists(st.sampled_from([*VOCABULARY, "zyzzyva"]), max_size=6).map(" ".join), min_size=1, max_size=70)
 UNITS = st.dictionaries(st.sampled_from("abcd"), TEXTS, max_size=4)
@@ -36,10 +36,11 @@ def test_a_unit_more_changes_its_own_choice_alone_and_the_sums_by_at_most_one(
     assert {unit: after[unit] for unit in before} == before
     assert math.hypot(*after["new"].values()) <= 1 + 1e-12
     given_words = {word for word in after["new"] if word in VOCABULARY}
-    assert len(given_words) <= per_unit and given_words <= {word for text in more for word in text.split()}
+    said = {"taxi" if word == "taxis" else word for text in more for word in text.split()}
+    assert len(given_words) <= per_unit and given_words <= said
     sums = [unit_sums(vectors.items(), own.bins) for vectors in (before, after)]
     assert math.dist(*(list(sum_.values()) for sum_ in sums)) <= 1 + 1e-9
-    changed = {word for word in VOCABULARY if sums[0][word] != sums[1][word]}
+    changed = {word for word in own.bins if word in VOCABULARY and sums[0][word] != sums[1][word]}
     assert changed == given_words
 
 
@@ -54,7 +55,19 @@ def test_of_words_that_the_reference_says_equally_rarely_the_earlier_is_given() 
     assert [*chosen] == ["dentist"]
     own = UnexpectedWords([*reversed(VOCABULARY)], [*REFERENCE, "dentist"], 1, False)
     ((_, chosen),) = own.vectors([("a", "dentist and taxi")])
-    assert [*chosen] == ["taxi"], "the reference comes first"
+    assert [*chosen] == ["taxis"], "the reference comes first"
+
+
+def test_a_word_and_its_regular_plural_are_one_which_the_commoner_form_names() -> None:
+    groups = [["ferry", "ferries"], ["taxi", "taxis"], ["rats", "rat"], ["bus", "buses"], ["hears", "hear"]]
+    groups += [["hearse", "hearses"], ["menu", "menus"], ["boss"], ["bos"], ["gas"], ["ga"]]
+    assert forms_of([form for group in groups for form in group[::-1]]) == {group[0]: group for group in groups}
+    rows = [(f"{i}", ["a taxi", "two taxis", "play the song"][min(i % 4, 2)]) for i in range(2000)]
+    own = rule(1)
+    (word,) = own.found(unit_sums(own.vectors(rows), own.bins), 2000, 5.0).words
+    assert (word.word, word.forms, word.share) == ("taxi", ("taxi", "taxis"), pytest.approx(0.5))
+    said = UnexpectedWords(VOCABULARY, [*REFERENCE, "taxis"], 1, False)
+    assert [*dict(said.vectors([("a", "taxi dentist")]))["a"]] == ["dentist"], "the reference says it in the plural"
 
 
 def test_a_unit_is_read_to_its_most_rows() -> None:
@@ -66,7 +79,7 @@ def test_a_unit_is_read_to_its_most_rows() -> None:
 @pytest.mark.slow
 def test_noise_alone_shows_a_word_in_at_most_one_run_of_twenty() -> None:
     own = UnexpectedWords(read_vocabulary(ENGLISH)[:15_000], ["hello"] * 10_000, 2, False)
-    assert len(own.bins) == 15_000
+    assert 14_000 < len(own.bins) <= 15_000
     shown = 0
     for _ in range(20):
         sums = NoisyWords(5.0).draw(unit_sums(own.vectors([]), own.bins))
@@ -110,7 +123,8 @@ def test_units_of_several_rows_are_compared_with_as_many_rows_of_the_reference()
 
 def test_words_that_samples_say_together_are_one_finding() -> None:
     samples = ["rental of a car", "a rental car", "the dentist", "a song by the dentist", "song", "song"]
-    assert findings(["rental", "dentist", "car", "song", "taxi"], samples) == [
+    texts = [frozenset(text.split()) for text in samples]
+    assert findings(["rental", "dentist", "car", "song", "taxi"], texts) == [
         ["rental", "car"], ["dentist"], ["song"], ["taxi"],
     ]  # fmt: skip
 
