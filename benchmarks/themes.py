@@ -212,12 +212,15 @@ def main() -> None:
     parser.add_argument("--num", type=int, default=10_000)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--samples", type=Path, help="JSON lines of utterances that a private model wrote")
-    parser.add_argument("--lacking", nargs="+", default=["esim", "parcel_scam", "ship", "bereavement", "bnpl"])
+    support = ["esim", "parcel_scam", "ship", "bereavement", "bnpl"]
+    parser.add_argument("--lacking", nargs="*", default=support, help="themes of FOLDER that its reference lacks")
     given = parser.parse_args()
     with (given.folder / f"truth_{given.num}.csv").open(newline="") as file:
         rows = [*csv.DictReader(file)]
     public = (given.folder / f"public_{given.num}.txt").read_text(encoding="utf-8").splitlines()
     messages, themes, users = ([row[name] for row in rows] for name in ("message", "theme", "user_id"))
+    if unknown := {*given.lacking} - {*themes}:
+        parser.error(f"no message is of {sorted(unknown)}: give what the reference lacks as --lacking")
     field = Field(messages, themes, users, public, frozenset(given.lacking))
     print(_line(measure(field)))
     found = releases(field, given.seeds)
