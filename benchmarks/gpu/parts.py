@@ -47,8 +47,9 @@ def run(wanted: Sequence[Job], place: Place, minutes: float) -> None:
     for job in wanted:
         if job.name in kept.done:
             continue
-        left, needed = end - time.monotonic(), 2 * GRACE if job.goes_on else 60 * job.minutes
-        why = f"{left:.0f} s are left and it needs {needed:.0f}" if left < needed and not place.is_rehearsal else None
+        left, measured = end - time.monotonic(), 0.0 if place.is_rehearsal else 60 * job.minutes
+        needed = 2 * GRACE if job.goes_on else measured
+        why = f"{left:.0f} s are left and it needs {needed:.0f}" if left < needed else None
         if job.part == "c" and not Path(place.base).exists():
             why = f"{place.base} is not there yet"
         if why is not None:
