@@ -139,7 +139,8 @@ class DifferentialPrivacy(Callback):
             if before is not None:
                 session.refuse_unpaid(before, Path(str(trainer.ckpt_path)))
             affordable = session.open(data, planned_steps, pl_module.origins, before is not None)
-            self.session = session
+            self.session, self.spec = session, session.plan
+        self.spec = trainer.strategy.broadcast(self.spec)  # every rank's own would differ where processors do
         self._last_step = last_step(privacy, wanted_steps, self._num_steps, trainer.strategy.broadcast(affordable))
         if self._num_steps < self._last_step < wanted_steps:
             question = f"Go on with {self._last_step} of {wanted_steps} steps, all that the budget affords?"
@@ -181,7 +182,7 @@ class DifferentialPrivacy(Callback):
         for optimizer in trainer.optimizers:
             self._untrained.refuse_strangers(optimizer)
             if isinstance(optimizer, DPAdam):
-                optimizer.bind(self.spec.noise_scale, self._planned_steps)
+                optimizer.bind(trainer.strategy.broadcast(self.spec.noise_scale), self._planned_steps)
         unchecked = check_row_independence(pl_module)
         if unchecked is not None:  # the ledger, and so every card, names it
             text = f"that the loss of a row depends on that row alone was not checked: {unchecked}"

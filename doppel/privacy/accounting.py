@@ -52,6 +52,8 @@ _HOPELESS_EPSILON = {"pld": 500.0, "prv": 100.0}
 _SLACK = 0.02
 #: Rényi orders: those of Opacus.
 _ORDERS = (*(1 + x / 10 for x in range(1, 100)), *range(12, 64))
+#: By which noise may differ, relatively, that two kinds of processors find for one budget: by 1e-10, as measured.
+_ROUNDING = 1e-6
 
 
 class CalibrationError(UserError):
@@ -113,6 +115,11 @@ class Mechanism:
         if self.sample_rate < 1.0:
             step = dp_event.PoissonSampledDpEvent(self.sample_rate, step)
         return dp_event.SelfComposedDpEvent(step, int(self.steps))
+
+
+def is_same_noise(one: float | None, other: float | None) -> bool:
+    """Whether two noise multipliers, or δ, are one but for the rounding of the processors that computed them."""
+    return one == other or (one is not None and other is not None and math.isclose(one, other, rel_tol=_ROUNDING))
 
 
 def default_delta(num_units: int) -> float:

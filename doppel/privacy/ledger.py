@@ -41,9 +41,9 @@ from doppel.privacy._ledger_notes import find_known
 from doppel.privacy._ledger_sharing import follow, join
 from doppel.privacy._ledger_summary import Coming, compose, everything, summarise
 from doppel.privacy._ledger_total import admit_to_all, noted
-from doppel.privacy.accounting import Mechanism
+from doppel.privacy.accounting import Mechanism, is_same_noise
 from doppel.privacy.fingerprint import key_path, keyed_fingerprint
-from doppel.privacy.plan import DPPlan, PrivacyBudget, ReleasePlan
+from doppel.privacy.plan import DPPlan, PrivacyBudget, ReleasePlan, changed_terms
 
 __all__ = ["BudgetExceededError", "Coming", "Ledger", "LedgerError", "MechanismRecord", "Released", "join"]
 
@@ -242,9 +242,16 @@ class Ledger:
         """
         self._file.refresh()
         record = self._file.mechanism(mechanism_id)
-        made = Counter(other.key for other in self._file.of_scope(record.scope) if other.done_steps)
-        waiting = Counter((m.sample_rate, m.noise_multiplier) for m in later) - made  # of equal ones, so many
-        spent = [*self._file.spent(record.scope), *(Mechanism(*key, count) for key, count in waiting.items())]
+        made = [other.key for other in self._file.of_scope(record.scope) if other.done_steps]
+        waiting = []
+        for release in later:  # each of several equal ones was made, or waits
+            rate, noise = release.sample_rate, release.noise_multiplier
+            own = next((key for key in made if key[0] == rate and is_same_noise(key[1], noise)), None)
+            if own is None:
+                waiting.append(Mechanism(rate, noise, 1))
+            else:
+                made.remove(own)
+        spent = [*self._file.spent(record.scope), *waiting]
         room = self._file.promise(record.scope).remaining_steps(spent, *record.key, limit=record.planned_steps)
         planned = max(0, record.planned_steps - record.done_steps)
         if room > planned and (total := self._totals.get(mechanism_id)) is not None:
@@ -349,7 +356,7 @@ class Ledger:
         )
 
     def _refuse_change(self, what: str, known: dict[str, Any], asked: dict[str, Any]) -> None:
-        changed = next((name for name, value in asked.items() if known.get(name) != value), None)
+        changed = next(iter(changed_terms(known, asked)), None)
         if changed is None:
             return
         if changed == "data_fingerprint":

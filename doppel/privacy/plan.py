@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,7 @@ from doppel.privacy.accounting import (
     calibrate_noise_multiplier,
     check_terms,
     compute_epsilon,
+    is_same_noise,
     mu_of,
     plain_mu_squared,
     poisson_rate,
@@ -115,6 +116,22 @@ def calibrate(
             return sigma
     terms = (budget.target_epsilon, budget.delta, budget.accountant)
     return calibrate_noise_multiplier(lambda sigma: [*unknown(sigma), *known], *terms)
+
+
+def changed_terms(known: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
+    """Return the names of the terms that are asked for and are others than those known.
+
+    Formal guarantees:
+        Noise and δ are computed, and another processor ends at other last digits: that is no other term, and whoever
+        compares goes on with what is known, so what is charged is what is drawn.
+    """
+
+    def is_changed(name: str) -> bool:
+        if name == "delta" or name.endswith("noise_multiplier"):
+            return not is_same_noise(known.get(name), asked[name])
+        return bool(known.get(name) != asked[name])
+
+    return list(filter(is_changed, asked))
 
 
 @dataclass(frozen=True)

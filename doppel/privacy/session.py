@@ -12,7 +12,7 @@ from typing import Any
 
 from doppel.files import sha256_of
 from doppel.privacy.ledger import BudgetExceededError, Coming, Ledger
-from doppel.privacy.plan import DPPlan, counted_in
+from doppel.privacy.plan import DPPlan, changed_terms, counted_in
 from doppel.privacy.private_step import PrivateTrainingError
 from doppel.privacy.spec import PrivacyArguments
 
@@ -44,7 +44,7 @@ def plan_stage(
     plan = privacy.plan(data.num_units, data.batch_size, epochs, data.unit, data.max_rows_per_unit)
     given = plan.to_dict()
     known = given if before is None else before["spec"] | {"coefficients": given.get("coefficients")}  # cost nothing
-    changed = sorted(name for name, value in given.items() if known.get(name) != value)
+    changed = sorted(changed_terms(known, given))
     if "num_units" in changed:  # what follows from it differs, too
         raise PrivateTrainingError(
             "the private file has another number of units than when this training began: put it back as it was (and "
@@ -129,6 +129,8 @@ class PrivateSession:
         """Declare the mechanism, and what its ε does not cover; return how many steps the budget affords, from the
         beginning of a segment: all of its rounds that are left.
 
+        From here on :attr:`plan` has the noise on file, where the training began on another kind of processor.
+
         Args:
             data: As of :func:`plan_stage`.
             planned_steps: Of this stage.
@@ -155,6 +157,9 @@ class PrivateSession:
             data_fingerprint=data.data_fingerprint,
             total_epsilon=privacy.total_epsilon,
         )
+        _, on_file = self.ledger.mechanisms[self.mechanism_id].key
+        if on_file != self.plan.noise_multiplier:
+            self.plan = replace(self.plan, noise_multiplier=on_file)
         for text, voids in caveats:
             self.ledger.caveat(privacy.scope, text, voids=voids)
         if self.num_spent and not is_resumed:

@@ -24,6 +24,7 @@ from callbacks.requirements import refusals
 from datamodules.batches.batch import IGNORE_INDEX, LogicalBatch, MicroBatch
 from datamodules.data_module import DataModule
 from doppel.errors import UserError
+from doppel.privacy import plan as plans
 from doppel.privacy.accounting import Mechanism, compute_epsilon
 from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.ledger import BudgetExceededError, Ledger
@@ -161,6 +162,31 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path: Path, tiny_model
     assert torch.equal(weights(resumed), weights(whole))
     epsilons = [Ledger(tmp_path / name / "ledger.jsonl").epsilon("default") for name in ("whole", "broken")]
     assert epsilons[0] == epsilons[1]
+
+
+@pytest.mark.parametrize("rounding", [-1e-9, 1e-9])
+def test_a_run_goes_on_with_its_noise_where_another_processor_rounds_otherwise(
+    tmp_path: Path, tiny_model: str, corpus: str, monkeypatch: pytest.MonkeyPatch, rounding: float
+) -> None:
+    def run(extra: list[Callback], ckpt_path: str | None = None) -> Any:
+        callback = privacy(tmp_path)
+        callbacks = [*extra, callback, _checkpoints(tmp_path)]
+        model, data = UtteranceLM(base_model=tiny_model), data_module(corpus)
+        trainer = fit(tmp_path, model, data, callbacks, enable_checkpointing=True, ckpt_path=ckpt_path)
+        return callback, trainer
+
+    with pytest.raises(Crash):
+        run([CrashAt(3)])
+    (begun,) = Ledger(tmp_path / "ledger.jsonl").mechanisms.values()
+    found = plans.calibrate
+    monkeypatch.setattr(plans, "calibrate", lambda *given: 1.001 * found(*given))
+    with pytest.raises(PrivateTrainingError, match="noise_multiplier"):
+        run([], str(tmp_path / "step=3.ckpt"))
+    # 1.3e-10 between processors with and without AVX-512
+    monkeypatch.setattr(plans, "calibrate", lambda *given: (1 + rounding) * found(*given))
+    resumed, trainer = run([], str(tmp_path / "step=3.ckpt"))
+    assert trainer.global_step == 10
+    assert resumed.spec == resumed.session.plan and resumed.spec.noise_multiplier == begun.key[1]
 
 
 def test_a_run_that_goes_on_from_the_end_of_an_epoch_takes_every_step(

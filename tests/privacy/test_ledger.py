@@ -142,6 +142,32 @@ def test_a_resumed_run_continues_its_mechanism_and_rolled_back_steps_stay_spent(
     assert [line["type"] for line in lines(path)].count("mechanism") == 1
 
 
+@pytest.mark.parametrize("rounding", [-1e-9, 1e-9])
+def test_a_run_goes_on_where_another_processor_rounds_its_noise_otherwise(path, rounding):
+    ledger, name = opened(path)
+    ledger.spend(name)
+    sigma = SPEC.noise_multiplier
+    resumed, same = opened(path, spec=replace(SPEC, noise_multiplier=sigma * (1 + rounding)))
+    resumed.spend(same)
+    assert resumed.mechanisms[same].key[1] == sigma and resumed.mechanisms[same].done_steps == 2
+    spent = [line for line in lines(path) if line["type"] == "mechanism"]
+    assert [line["noise_multiplier"] for line in spent] == [sigma], "what is charged is what it began with"
+    with pytest.raises(LedgerError, match="noise_multiplier"):
+        opened(path, spec=replace(SPEC, noise_multiplier=sigma * (1 + 1e4 * rounding)))
+
+
+def test_room_is_not_held_back_for_a_release_whose_noise_is_rounded_otherwise(path):
+    ledger, name = opened(path, spec=replace(SPEC, histogram_noise_multiplier=5.0), steps=100)
+    made = replace(SPEC, noise_multiplier=5.0, expected_batch_size=2000)
+    histogram = ledger.open(scope="two_stage", stage="histogram", spec=made, planned_steps=1, data_fingerprint="f00d")
+    spend(ledger, name, 60)
+    ledger.spend(histogram)
+    room = ledger.remaining(name)
+    later = [Mechanism(1.0, 5.0 * (1 + 1e-10), 1)]
+    assert ledger.remaining(name, later=later) == room
+    assert ledger.remaining(name, later=2 * later) < room, "of two equal ones, one is made"
+
+
 @pytest.mark.parametrize(
     ("change", "word"),
     [
