@@ -77,7 +77,7 @@ def value(file: str, metric: str, **settings: Any) -> str:
     own = _chosen(file, settings | {"metric": metric})
     if len(own) != 1:
         raise ValueError(f"{file}.csv has {len(own)} settings with {metric} of {settings}, not one")
-    return measure(metric).show(own["value"].item(), own["std"].item())
+    return measure(metric.removeprefix("human_")).show(own["value"].item(), own["std"].item())
 
 
 def gpu_table(file: str, runs: dict[str, str], metrics: str, minutes: dict[str, str] | None = None) -> str:
