@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from commands.lightning.trained_model import place_of
 from commands.privacy.embedded_parts import in_parts, trees_of
 from datamodules.reading.columns import Columns
 from datamodules.reading.example import Example
@@ -18,7 +17,6 @@ from datamodules.reading.examples import read_examples
 from datamodules.reading.files import content_digest, expand_path
 from doppel.errors import UserError
 from doppel.lispress import is_valid
-from doppel.models.made import LARGER
 from doppel.resampling import pool_bins, tree_vector
 from doppel.text.topics import Codebook, Floats, make_clusters, make_codebook
 
@@ -247,18 +245,6 @@ def embed(texts: Sequence[str], encoder: str, independent: bool = False, keep: K
 def form_of(encoder: str) -> str:
     """Return what vectors of private texts depend on beside the text, see :meth:`.TextFeaturizer.form`."""
     return _encoder(encoder).form()
-
-
-def places_of(texts: Sequence[str], human: Sequence[str], keep: Keep | None = None) -> list[float]:
-    """Return the place of each text among human ones under SmolLM2-135M, see :func:`.fluent.places_among`.
-
-    Raises:
-        UserError: The language model is not there.
-    """
-    from doppel.metrics.fluency import LanguageModel  # likewise
-    from doppel.selection.fluent import places_among
-
-    return places_among(texts, human, LanguageModel(place_of(LARGER), keep=keep).nats)
 
 
 def _parsed(texts: Sequence[str], parser: Path) -> Any:

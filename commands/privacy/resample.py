@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jsonargparse.typing import PositiveInt
@@ -15,7 +15,6 @@ from commands.privacy.feature_extractors import (
     ParsedTrees,
     TopicsOf,
     Trees,
-    places_of,
 )
 from commands.privacy.histogram import read_shares, release
 from commands.run_folder.private_files import learnt_from, of_runs
@@ -24,16 +23,9 @@ from commands.run_folder.steps import SHARES
 from datamodules.guards.overlap import refuse_private
 from datamodules.reading.columns import ReferenceColumns
 from datamodules.reading.example import Example
-from datamodules.reading.examples import read_examples
-from datamodules.reading.files import expand_path
 from doppel.errors import DataError, UserError
 from doppel.files import read_json_lines, write_json, write_json_lines
-from doppel.models.made import LARGER
 from doppel.resampling import draw, matrix, share_weights
-from doppel.selection.fluent import FLUENT, PLACE, bands_of, prefer_fluent
-
-if TYPE_CHECKING:
-    from doppel.models.text_reader import Keep
 
 
 def resample(
@@ -51,7 +43,6 @@ def resample(
     exact: bool = False,
     shares: Path | None = None,
     only: str | None = None,
-    fluent: str | None = None,
 ) -> None:
     """Draw samples from an over-sample, so that their kinds are as frequent as in the private turns.
 
@@ -83,8 +74,6 @@ def resample(
         exact: No noise: NOT PRIVATE, which the ledger and the report then say.
         shares: What was released before: draw by it, and release nothing.
         only: Draw the first texts of this topic, by the released codebook.
-        fluent: Public human requests, a file or embedded:…: of each kind and band of length draw texts whose loss under
-            SmolLM2-135M is at most the median of these; a line's "place" is the share of them whose loss is lower.
 
     Raises:
         UserError: The stage and the options do not fit together, or what is to be public has read the private turns.
@@ -97,10 +86,9 @@ def resample(
     if only is not None and (num_topics is None or shares is None):
         raise UserError("--only is a topic that was released: give --num-topics and --shares too")
     public, columns = list(learnt_from("--parser", parser)), None
-    if texts is not None or fluent is not None:
+    if texts is not None:
         columns = ReferenceColumns.from_config(StageConfig.read(stage_dir).data)
-    given_texts = {"--texts": texts, "--fluent": fluent}
-    public += [(option, path, columns) for option, path in given_texts.items() if path is not None]
+        public.append(("--texts", texts, columns))
     refuse_private(public, of_runs(stage_dir, if_private=True))
     keep = keep_beside(out)
     extractor: FeatureExtractor = Trees() if parser is None else ParsedTrees(parser, stage_dir, out)
@@ -123,10 +111,7 @@ def resample(
     if only is not None:
         _keep(pool, out, [line for line, read in kept if read == only], only, num_samples)
     else:
-        human = None
-        if fluent is not None:
-            human = [turn.utterance for turn in read_examples(expand_path(fluent), "utterance", columns=columns)]
-        _draw(out, extractor, kept, num_pool, released, num_samples, seed, human, keep)
+        _draw(out, extractor, kept, num_pool, released, num_samples, seed)
     forget_embedded(out.parent, out.name)
 
 
@@ -163,10 +148,8 @@ def _draw(
     released: dict[str, Any],
     num_samples: int,
     seed: int | None,
-    human: list[str] | None,
-    keep: Keep,
 ) -> None:
-    """Draw lines by released shares, as fluent as human texts where some are given, and write what was done."""
+    """Draw lines by released shares, and write what was done."""
     sigma, num_units, bins = released["noise_multiplier"], released["num_units"], released["bins"]
     readings = [read for _, read in kept]
     vectors = matrix([extractor.vector(read, bins) for read in readings], bins)
@@ -174,16 +157,6 @@ def _draw(
     sums = released["sums"] or own  # shares that a crash lost: those of the pool, under which weights are uniform
     weights, targets, variance = share_weights(vectors, [sums[name] for name in bins], num_units, sigma)
     drawn = draw(weights, num_samples, seed, order=sorted(range(len(kept)), key=readings.__getitem__))
-    fluency: dict[str, Any] = {}
-    if human is not None:
-        texts = [line["utterance"] for line, _ in kept]
-        places = places_of(texts, human, keep)
-        kinds = list(zip(readings, bands_of(texts, human), strict=True))
-        drawn = prefer_fluent(drawn, kinds, places, seed)
-        kept = [({**line, PLACE: round(place, 3)}, read) for (line, read), place in zip(kept, places, strict=True)]
-        are_fluent = np.array(places) <= FLUENT
-        shares_fluent = {"pool_fluent": float(are_fluent.mean()), "drawn_fluent": float(are_fluent[drawn].mean())}
-        fluency = {"language_model": LARGER, **shares_fluent}
     drawing: dict[str, Any] = {
         "of": extractor.of,
         "what": extractor.what,
@@ -198,7 +171,6 @@ def _draw(
         "distance_before": float(np.linalg.norm(vectors.mean(axis=0) - targets)),
         "distance_after": float(np.linalg.norm(np.asarray(vectors[drawn].mean(axis=0)).ravel() - targets)),
         "distance_of_noise": float(np.sqrt(variance * len(bins))),
-        **fluency,
     }
     write_json(f"{out}.resampling.json", drawing)
     label = extractor.label

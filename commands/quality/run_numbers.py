@@ -15,7 +15,7 @@ from doppel.errors import UserError
 #: Role of what was drawn or chosen from → fields of an experiment that the choice depends on.
 _CHOICES = {
     "pool": ("resampling", "public_parser", "topics"),
-    "candidates": ("candidates", "public_parser", "fluent", "label_words"),
+    "candidates": ("candidates", "public_parser", "label_words"),
 }
 
 

@@ -100,8 +100,6 @@ def _contradictions(experiment: Experiment) -> Iterator[str]:
         "label_words choose among candidates, and candidates is 1: give 8, or leave them out": (
             bool(experiment.label_words) and max(numbers, default=1) == 1
         ),
-        "fluent chooses among candidates, by what is usual in the reference: give candidates=4 and reference, or leave "
-        "it out": experiment.fluent and (experiment.reference is None or (1 in numbers and not draws_texts)),
         "evolution.per_label needs the list of all labels: give labels, or leave it out": (
             evolves and evolution.per_label and experiment.labels is None
         ),

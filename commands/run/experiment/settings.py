@@ -67,12 +67,8 @@ class Experiment:
         seed: Seed of data order, dropout, sampling and evaluation, never of the privacy noise; null: the defaults.
         num_samples: Samples per system.
         candidates: Texts drawn per prompt, of which ``step keep-best`` keeps one. Two-stage systems: by round-trip
-            parse match with ``public_parser``, or by fluency (``fluent``). ``labels`` and ``attributes``: one that a
-            public sentence encoder classifies as its prompt. Texts without a prompt: by fluency alone. 1: no selection;
-            null: 8 for ``labels``, 1 for all others.
-        fluent: Prefer texts whose loss under SmolLM2-135M (``make base-135m``) is at most the median of human requests
-            of that length, those of ``reference``: among ``candidates``, and of ``topics`` among the over-sample, of
-            each topic and length as many as without.
+            parse match with ``public_parser``. ``labels`` and ``attributes``: one that a public sentence encoder
+            classifies as its prompt. 1: no selection; null: 8 for ``labels``, 1 for all others.
         label_words: For ``keep-best``: value of a label → words that describe it, ``"1.0": terrible, worst``; by
             default the value itself. Public knowledge, never looked up in the private texts.
         public_parser: Checkpoint of a parser that selects among candidates, parses requests for ``resampling``, or
@@ -136,7 +132,6 @@ class Experiment:
     seed: int | None = None
     num_samples: int = setting(1000, binds="samples")
     candidates: int | None = setting(None, binds="samples")
-    fluent: bool = setting(False, binds="samples")
     label_words: dict[str, str] = setting(factory=dict, binds="samples")
     public_parser: str | None = setting(None, path=True)
     write_parses: bool = False

@@ -58,9 +58,7 @@ def _models(step: Step) -> Iterator[Model]:
         if given.get("reference"):
             yield Model("the judge of first texts", BASE, "causal_lm")
     is_chosen = step.command == "keep-best"
-    if given.get("fluent") or (is_chosen and given.get("reference")):
-        yield Model("fluent", LARGER, "causal_lm")
-    if is_chosen and (given.get("num_samples") or not (given.get("reference") or given.get("parser"))):
+    if is_chosen and not given.get("parser"):
         yield Model("the encoder of candidates (candidates=1 does without)", MINILM, "encoder")
     if step.command == "evaluate":
         yield Model("fluency", LARGER, "causal_lm", is_needed=False)

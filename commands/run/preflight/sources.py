@@ -107,8 +107,7 @@ def check_sources(experiment: Experiment) -> None:
     read_names(experiment.names)
     counts = None if experiment.resampling is None else experiment.resampling.of
     chosen = {system.learns for system in learners if experiment.candidates_of(system) > 1}
-    chooses = "parse" in chosen and not (experiment.fluent and experiment.public_parser is None)
-    if chooses or experiment.write_parses or counts == "utterances":
+    if "parse" in chosen or experiment.write_parses or counts == "utterances":
         _check_public_parser(experiment)
     if experiment.attributes is not None:
         sources = check_schema(experiment.attributes.schema).schema.sources

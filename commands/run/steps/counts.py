@@ -76,9 +76,6 @@ def resample(context: StepContext, system: System, stage: str, shares: Shares, t
     told = {"shares": context.folder / folder / SHARES, "only": context.wanted.only}
     again = told if context.draw > 1 else {}
     options |= {"num_samples": experiment.num_samples, **again, "seed": experiment.seed}
-    is_fluent = experiment.fluent and not shares.draws_trees and context.wanted.only is None
-    fluent = context.reference if is_fluent else None
-    options |= {} if fluent is None else {"fluent": fluent.path}
     return context.step(
         "resample",
         "resample",
@@ -90,7 +87,6 @@ def resample(context: StepContext, system: System, stage: str, shares: Shares, t
             context.checkpoint(folder),
             options.get("parser"),
             public,
-            fluent,
             train,
         ],
         mechanisms=context.paid_by(system, "histogram") if releases and not context.is_exact else (),

@@ -208,13 +208,13 @@ def _utterances(
 ) -> list[Step]:
     """The samples of a system, written for a file of it or for nothing (None) and drawn by shares, if any.
 
-    Of several for each prompt one is kept, where an experiment asks for it, and fluent ones of several without. What
-    counts shares reads what a training does.
+    Of several for each prompt one is kept, where an experiment asks for it. What counts shares reads what a training
+    does.
     """
     given = None if prompts is None else str(context.wanted.trees or context.folder / context.at(prompts))
     number = context.experiment.candidates_of(system)
     is_drawn = shares is not None and not shares.draws_trees
-    if number > 1 and not is_drawn and (given is not None or context.experiment.fluent):
+    if number > 1 and not is_drawn and given is not None:
         candidates = file_of(system, context.at("candidates.jsonl"), "candidates")
         sampled = predict(context, system, stage, candidates, given, shares, changes, number)
         return [sampled, keep_best(context, system, given)]

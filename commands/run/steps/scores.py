@@ -14,30 +14,26 @@ from doppel.settings.yaml_files import Settings
 _RESULTS = ("evaluation.json", "parser_metrics.json", "words.json")
 
 
-def keep_best(context: StepContext, system: System, prompts: str | None) -> Step:
-    """Keep one of the candidates of each tree, or of each label, or fluent ones of texts by themselves."""
+def keep_best(context: StepContext, system: System, prompts: str) -> Step:
+    """Keep one of the candidates of each tree, or of each label."""
     experiment, candidates, out = context.experiment, context.at("candidates.jsonl"), context.at("samples.jsonl")
     parser = experiment.public_parser if system.has_trees else None
-    reference = context.reference if experiment.fluent else None
     schema = experiment.attributes.schema if experiment.attributes and system.has_attributes else None
-    of_codes = None if schema is None else {"attributes": schema}
     options: Settings = {
         "candidates": context.folder / candidates,
         "prompts": prompts,
-        "num_samples": experiment.num_samples if prompts is None else None,
         "out": context.folder / out,
         "parser": parser,
-        "reference": reference and reference.path,
-        "label_words": (experiment.label_words or None) if prompts and not system.has_trees else None,
+        "label_words": None if system.has_trees else experiment.label_words or None,
         "seed": experiment.seed,
-        "columns": {**((context.columns if reference else None) or {}), **(of_codes or {})} or None,
+        "columns": None if schema is None else {"attributes": schema},
     }
     return context.step(
         "choose",
         "keep-best",
         options,
         writes=[file_of(system, out, context.role), file_of(system, f"{out}.kept.json", "metrics")],
-        reads=[candidates, prompts, parser, reference, InputFile("attributes.schema", schema)],
+        reads=[candidates, prompts, parser, InputFile("attributes.schema", schema)],
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from run_folders import end_step, work_of
 
 from commands.lightning import given_models
 from commands.privacy import feature_extractors
-from commands.quality import keep_best as keep_best_module
 from commands.quality.keep_best import best, keep_best, probabilities
 from commands.quality.run_numbers import sampling
 from commands.run.experiment.experiment import load
@@ -25,10 +25,12 @@ from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.steps import File
 from doppel.console.command import call
 from doppel.errors import DataError, UserError
+from tests.stopped_reads import Reads
 
 INN_GOOD, INN_BAD, BAR_GOOD = "Kind: inn | Stars: 5", "Kind: inn | Stars: 1", "Kind: bar | Stars: 5"
 WORDS = ["inn", "bar", "great", "awful"]
 STARS = {"5": "great", "1": "awful"}
+READ = feature_extractors.embed
 
 
 def embed(texts: Sequence[str], encoder: str, independent: bool = False, keep: object = None) -> np.ndarray:
@@ -78,20 +80,13 @@ def test_texts_that_say_every_label_are_kept_in_the_order_of_the_codes(tmp_path:
     assert [line["fits"] for line in kept] == [False, False], "each says the other's label"
 
 
-@pytest.mark.parametrize("is_fluent", [False, True])
-def test_a_number_of_words_is_counted_and_what_is_of_a_tree_is_not_asked_for(
-    is_fluent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also where fluent texts are preferred: of the reference the texts alone are read, not its attributes."""
-    monkeypatch.setattr(keep_best_module, "places_of", lambda texts, *_: [0.1] * len(texts))
-    (tmp_path / "people.txt").write_text("a bar\nan inn\n")
+def test_a_number_of_words_is_counted_and_what_is_of_a_tree_is_not_asked_for(tmp_path: Path) -> None:
     schema = tmp_path / "schema.yaml"
     schema.write_text("kind: [inn, bar]\nwords: {made: words, bins: [4]}\nact: {made: function, values: [Ask]}\n")
     short, long = (f"Kind: inn | Words: {words} | Act: Ask" for words in ("under 4", "4 or more"))
     bar, texts = short.replace("inn", "bar"), ["a bar", "an inn", "my bar by the sea", "an inn by the sea"]
     drawn = [(text, code) for code in (short, long, bar) for text in texts]
     words = given(tmp_path, [long, short, bar], drawn)
-    words += ["--reference", str(tmp_path / "people.txt")] if is_fluent else []
     call(keep_best, [*words, "--columns.attributes", str(schema)], "keep-best")
     kept = [json.loads(line)["utterance"] for line in (tmp_path / "synthetic.jsonl").read_bytes().splitlines()]
     assert kept == ["an inn by the sea", "an inn", "a bar"]
@@ -185,6 +180,21 @@ def test_words_of_labels_say_nothing_of_trees(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--parser does not belong to prompts that are labels"):
         call(keep_best, [*words, "--parser", "x.ckpt"], "keep-best")
     (tmp_path / "trees.jsonl").write_text('{"parse": "(Yield)"}\n')
-    of_trees = [*words, "--prompts", str(tmp_path / "trees.jsonl"), "--reference", "embedded:test"]
+    of_trees = [*words, "--prompts", str(tmp_path / "trees.jsonl")]
     with pytest.raises(UserError, match="--label-words does not belong to prompts that are trees"):
         call(keep_best, [*of_trees, "--label-words", json.dumps(STARS)], "keep-best")
+    with pytest.raises(UserError, match="give --parser"):
+        call(keep_best, of_trees, "keep-best")
+
+
+@pytest.mark.slow
+def test_a_choice_that_is_stopped_goes_on_with_vectors_that_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feature_extractors, "embed", READ)
+    drawn = [(f"{'please ' * (n % 4)}find the inn number {n}", INN_GOOD if n % 2 else INN_BAD) for n in range(90)]
+    words = [*given(tmp_path, [INN_GOOD, INN_BAD] * 10, drawn)[:-2], "--encoder", "models/base"]
+    outs = [tmp_path / name / "o.jsonl" for name in ("undisturbed", "stopped")]
+    steps = [partial(call, keep_best, [*words, "--out", str(out)], "keep-best") for out in outs]
+    Reads(monkeypatch).are_kept(steps[0], steps[1], 14)  # of the texts; those of the values are read again
+    assert outs[0].read_bytes() == outs[1].read_bytes() and len(list(tmp_path.glob("*/*"))) == 4

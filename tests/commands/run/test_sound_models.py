@@ -106,7 +106,7 @@ def test_a_parser_that_is_no_checkpoint_is_refused_before_the_first_step(
     monkeypatch.setattr(launch, "can_fork", lambda _: False)
     monkeypatch.setattr(launch, "run_here", lambda *_, **__: pytest.fail("a step was started"))
     (parser := tmp_path / "last.ckpt").write_text(POINTER)
-    given = USUAL | {"systems": ["two_stage"], "public_parser": str(parser), "candidates": 2, "fluent": False}
+    given = USUAL | {"systems": ["two_stage"], "public_parser": str(parser), "candidates": 2}
     words = [f"{name}={json.dumps(value)}" for name, value in given.items()]
     with pytest.raises(UserError, match="public_parser of .*last.ckpt cannot be read as a checkpoint"):
         launch.run(shipped("quickstart"), tmp_path / "run", set=words, local=True)
