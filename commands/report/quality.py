@@ -18,7 +18,7 @@ from commands.report.names import Names
 from commands.report.released import sampling_interval
 from commands.run_folder.private_files import of_runs
 from commands.run_folder.run_folder import RunFolder
-from commands.run_folder.systems import BASE_MODEL, PUBLIC, TAUGHT, system
+from commands.run_folder.systems import BASE_MODEL, LESSONS, PUBLIC, system
 from datamodules.guards.overlap import refuse_private
 from datamodules.reading.columns import ReferenceColumns
 from datamodules.reading.embedded import is_embedded
@@ -194,9 +194,9 @@ def advice(record: RunFolder) -> str:
             "a base that reads English, as own-data.yaml has (make base-135m): in blind readings 23 to 35 of its 40 "
             "samples were usable, and 10 to 13 of the shipped base's"
         )
-    stages = {stage for name in experiment.get("systems") or () for stage in system(name).stages}
+    lessons = {LESSONS.get(stage) for name in experiment.get("systems") or () for stage in system(name).stages}
     is_taught = bool((experiment.get("epochs") or {}).get(PUBLIC))
-    if experiment.get("reference") and not is_taught and not stages.isdisjoint(TAUGHT):
+    if experiment.get("reference") and not is_taught and PUBLIC in lessons:
         found.append(
             "epochs.public=3, by which half of the reference teaches the base first, as in own-data.yaml: of a support "
             "desk's samples by label 20 and 21 of 40 were usable so, and 3 to 8 without"

@@ -2,7 +2,7 @@
 
 The files of a system lie in the folder of its name::
 
-    RUN/public/                                 the base, taught by public requests, where an experiment asks for it
+    RUN/public/, RUN/public_STAGE/              models, taught by public requests, where an experiment asks for them
     RUN/SYSTEM/STAGE/                           a trained model, of which RUN/SYSTEM/sample_STAGE/ samples
     RUN/SYSTEM/{trees,labels}.jsonl             what it writes samples for
     RUN/SYSTEM/{pool,candidates}.jsonl          an over-sample, and several texts for each prompt
@@ -23,13 +23,21 @@ from datamodules.reading.example import Field
 
 #: Model that a language model starts from where an experiment names none.
 BASE_MODEL = str(PLACE / "models/base")
-#: Stage in which one half of the public reference teaches the base, once for all systems of a run.
+#: Stage in which one half of the public reference teaches the base to write requests, once for all systems of a run.
 PUBLIC = "public"
-#: Stages whose models start from the base that it has taught: they write requests by themselves, or for a label.
-TAUGHT = ("one_stage", "labels", "attributes")
+#: Stage of a private training → the stage in which that half teaches it first; for a label as by themselves.
+LESSONS = {
+    "one_stage": PUBLIC,
+    "labels": PUBLIC,
+    "attributes": PUBLIC,
+    "parse_tree": "public_parse_tree",
+    "parse2utterance": "public_parse2utterance",
+}
 #: Stage of a training (a key of ``Experiment.epochs`` and ``Experiment.stages``) → the file of its model.
 MODEL_FILES = {
     PUBLIC: "configs/utterance_lm.yaml",
+    "public_parse_tree": "configs/parse_tree_lm.yaml",
+    "public_parse2utterance": "configs/parse2utterance.yaml",
     "one_stage": "configs/utterance_lm.yaml",
     "labels": "configs/parse2utterance.yaml",
     "attributes": "configs/parse2utterance.yaml",

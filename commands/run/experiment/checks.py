@@ -9,12 +9,12 @@ from pathlib import Path
 
 from commands.run.experiment.settings import DERIVED, Experiment, systems_of
 from commands.run_folder.sections import SECTIONS
-from commands.run_folder.systems import MODEL_FILES, PUBLIC, SYSTEMS, USUAL
+from commands.run_folder.systems import LESSONS, MODEL_FILES, SYSTEMS, USUAL
 from doppel.errors import UserError
 from doppel.privacy.spec import USUAL_RATE
 
 #: Folders of a run that are no system's.
-_FOLDERS = ("annotate_private", "code", "configs", "data", PUBLIC, "report", "slurm")
+_FOLDERS = ("annotate_private", "code", "configs", "data", "report", "slurm", *LESSONS.values())
 
 
 def check(experiment: Experiment, path: Path) -> None:
@@ -68,7 +68,7 @@ def _names(experiment: Experiment) -> Iterator[str]:
 def _numbers(experiment: Experiment) -> Iterator[str]:
     """Numbers out of their range."""
     for name, number in experiment.epochs.items():
-        least = 0 if name == PUBLIC else 1
+        least = 0 if name in LESSONS.values() else 1
         if isinstance(number, bool) or not isinstance(number, int | float) or number < least or number % 1:
             yield f"epochs.{name} is {number!r}: give a whole number of at least {least}"
     if not 1 <= experiment.effort <= 1 / USUAL_RATE:

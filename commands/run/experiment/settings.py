@@ -10,7 +10,7 @@ from typing import Any, Literal
 from commands.privacy.evolution_settings import Evolution
 from commands.privacy.release_settings import Attributes, Resampling, Topics, Words
 from commands.run_folder.sections import SECTIONS, of_system
-from commands.run_folder.systems import PUBLIC, TAUGHT, System, system
+from commands.run_folder.systems import LESSONS, System, system
 from datamodules.guards.redaction import Redaction
 from doppel.errors import UserError
 from doppel.settings.facts import Fact, facts_of, setting
@@ -81,7 +81,8 @@ class Experiment:
         epochs: Epochs by stage; ``labels`` and ``attributes`` default to those of ``one_stage``. ``public``: over one
             half of the ``reference``, 2,000 requests at most, which teaches the base of ``one_stage``, ``topics``,
             ``labels`` and ``attributes`` before anything private is read; samples are compared with the other half. 0:
-            it teaches nothing.
+            it teaches nothing. ``public_parse_tree`` and ``public_parse2utterance``: likewise for ``two_stage``, where
+            each request of the reference has a tree. ``stages.public`` holds for all of them.
         effort: Factor of the expected batch size at the same number of steps: as many times the epochs, the compute and
             the time, for less noise per unit. ``--check`` tells the minutes.
         data: Arguments of the DialogueDataModule, see below.
@@ -176,11 +177,15 @@ class Experiment:
         return math.isfinite(self.epsilon)
 
     @property
-    def teaches(self) -> bool:
-        """Whether one half of the reference teaches the base of a system before anything private is read."""
+    def lessons(self) -> dict[str, str]:
+        """Stages of its systems that one half of the reference teaches before anything private is read → their lessons.
+
+        All lessons are of the same half.
+        """
+        if self.reference is None or self.adaptation is not None:
+            return {}
         stages = {stage for system in systems_of(self) for stage in system.stages}
-        is_wanted = bool(self.epochs.get(PUBLIC)) and self.reference is not None and self.adaptation is None
-        return is_wanted and not stages.isdisjoint(TAUGHT)
+        return {stage: lesson for stage, lesson in LESSONS.items() if stage in stages and self.epochs.get(lesson)}
 
     @property
     def compared(self) -> str | None:

@@ -24,7 +24,7 @@ from commands.run.preflight.training_plan import Readiness, trainings_of
 from commands.run.steps.run_plan import RunPlan
 from commands.run_folder.stage_config import StageConfig
 from commands.run_folder.steps import Step
-from commands.run_folder.systems import PUBLIC
+from commands.run_folder.systems import LESSONS, PUBLIC
 from datamodules.batches.encoded import encode_examples
 from datamodules.reading.columns import Columns, ReferenceColumns, unit_of
 from datamodules.reading.examples import iter_examples
@@ -60,12 +60,12 @@ def tell_ready(plan: RunPlan, found: Mapping[str, Readiness | Outlook], is_here:
         is_here: Whether the run is to be on this machine, and not in jobs.
     """
     experiment = plan.experiment
-    for step in (step for step in plan.waiting if step.name == PUBLIC and found):  # where files were read
+    for step in (step for step in plan.waiting if step.name in LESSONS.values() and found):  # where files were read
         num = len(taught_by(StageConfig(step.config).data))
         least, most, _ = forecast(num, [step], experiment)
         say(
-            f"first: {num:,} requests of the reference teach the base, {_range(least, most)} of training on "
-            f"{_machine(is_here)}; samples are compared with the others"
+            f"first: {num:,} requests of the reference teach {'the base' if step.name == PUBLIC else step.name[7:]}, "
+            f"{_range(least, most)} of training on {_machine(is_here)}; samples are compared with the others"
         )
     for system in systems_of(experiment):
         ready, trainings = found.get(system.name), trainings_of(system, plan.waiting)

@@ -205,10 +205,11 @@ def _on_settings(experiment: Experiment) -> list[str]:
         base = model.get("base_model") or BASE_MODEL
         notes += filter(None, [foreign(experiment.reference, columns, base, encoders)])
         notes += filter(None, [lossy(experiment.reference, columns, base)])
-    if experiment.teaches and (num := len(public_turns(experiment, str(experiment.reference)))) < 2 * _FEW_COMPARED:
+    if experiment.lessons and (num := len(public_turns(experiment, str(experiment.reference)))) < 2 * _FEW_COMPARED:
         notes.append(
             f"half of the {num:,} requests of the reference teach the base, so samples are compared with few: give "
-            "more, or --set epochs.public=0, which teaches nothing and compares with all"
+            f"more, or --set {' '.join(f'epochs.{name}=0' for name in dict.fromkeys(experiment.lessons.values()))}, "
+            "which teaches nothing and compares with all"
         )
     slots = model.get("slots", SHIPPED)
     if experiment.reference is not None and slots is not None and has_trees:

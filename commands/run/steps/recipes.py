@@ -19,7 +19,7 @@ from commands.run.steps.samplings import annotate_private, predict, public_trees
 from commands.run.steps.scores import evaluate, keep_best, report
 from commands.run.steps.trainings import Shares, files_of, fit, fit_parser, merged, teach
 from commands.run_folder.steps import ANNOTATED, PUBLIC_TREES, Step, linked
-from commands.run_folder.systems import PUBLIC, System
+from commands.run_folder.systems import System
 from doppel.settings.yaml_files import Settings
 
 
@@ -110,8 +110,8 @@ def steps_of(experiment: Experiment, folder: Path, more_overlays: Iterable[str] 
             steps += _steps_of_system(context, system)
     if any(PUBLIC_TREES in step.reads for step in steps):
         steps.insert(0, public_trees(context))
-    if any(f"{PUBLIC}/checkpoints/last.ckpt" in step.reads for step in steps):
-        steps.insert(0, teach(context))
+    lessons = dict.fromkeys(experiment.lessons.values())
+    steps = [*(teach(context, lesson) for lesson in lessons), *steps]
     return linked([*steps, *report(context, steps)])
 
 

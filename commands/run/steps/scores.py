@@ -7,7 +7,7 @@ from pathlib import Path
 
 from commands.run.steps.context import StepContext, file_of
 from commands.run_folder.steps import File, InputFile, Step
-from commands.run_folder.systems import PUBLIC, System
+from commands.run_folder.systems import System
 from doppel.settings.yaml_files import Settings
 
 #: Files of what the report tells.
@@ -44,6 +44,7 @@ def evaluate(context: StepContext, system: System, learns: InputFile | None) -> 
         return []
     reference = experiment.compared or context.folder / "data" / "test.jsonl"
     private = learns if experiment.compare_with_private else None
+    lesson = next(iter(experiment.lessons.values()), None)  # all are of the same half
     samples, out, parsed = (
         context.at(name) for name in ("samples.jsonl", "evaluation.json", "evaluation.parsed.jsonl")
     )
@@ -58,14 +59,14 @@ def evaluate(context: StepContext, system: System, learns: InputFile | None) -> 
         "parser": context.parser,
         "parsed": context.folder / parsed if context.parser else None,
         "keep_function": experiment.data.get("keep_function"),
-        "taught": context.folder / PUBLIC if experiment.teaches else None,
+        "taught": None if lesson is None else context.folder / lesson,
         "next_token_epochs": experiment.next_token_epochs or None,
         "columns": context.columns if schema is None else {**(context.columns or {}), "attributes": schema},
     }
     writes = [file_of(system, out, "metrics")] + ([file_of(system, parsed, "data")] if context.parser else [])
     named = context.public("compared_with", experiment.compared_with)
     public = context.reference if experiment.reference else named if experiment.compared_with else reference
-    taught = f"{PUBLIC}/checkpoints/last.ckpt" if experiment.teaches else None
+    taught = None if lesson is None else f"{lesson}/checkpoints/last.ckpt"
     reads = [samples, public, context.parser, private, InputFile("attributes.schema", schema), taught]
     return [context.step("evaluate", "evaluate", options, writes=writes, reads=reads)]
 

@@ -11,7 +11,7 @@ from commands.privacy.release_settings import Attributes, Resampling, Topics
 from commands.run.steps.context import StepContext, file_of, read
 from commands.run_folder.sections import SECTIONS
 from commands.run_folder.steps import PUBLIC_TREES, File, InputFile, Step
-from commands.run_folder.systems import BASE_MODEL, MODEL_FILES, PUBLIC, TAUGHT, System
+from commands.run_folder.systems import BASE_MODEL, LESSONS, MODEL_FILES, PUBLIC, System
 from datamodules.guards.redaction import Redaction
 from datamodules.reading.columns import Columns, reference_columns, unit_of
 from datamodules.reading.example import Field, Unit
@@ -55,8 +55,8 @@ def fit(
             data["columns"] = {"attributes": attributes}
     schema = (data.get("columns") or {}).get("attributes")
     model = config["model"]["init_args"]
-    if context.experiment.teaches and stage in TAUGHT:
-        model["init_weights"] = context.checkpoint(PUBLIC)
+    if (lesson := context.experiment.lessons.get(stage)) is not None:
+        model["init_weights"] = context.checkpoint(lesson)
     start = model.get("init_weights")
     train, val, test, *others = files_of(data, () if system.learns in (None, "utterance") else (system.learns,))
     slots = [] if model.get("slots") in (None, SHIPPED) else [InputFile("model.slots", model["slots"])]
@@ -78,10 +78,11 @@ def fit(
     )
 
 
-def teach(context: StepContext) -> Step:
-    """Train the base on one half of the public reference, without privacy, for all systems of the run that start there.
+def teach(context: StepContext, lesson: str) -> Step:
+    """Train a model on one half of the public reference, without privacy, for all systems of the run that start there.
 
-    It is trained as the private models are, but for their optimiser, unless ``stages.public`` says otherwise.
+    It is trained as the private models are, but for their optimiser, unless ``stages.public`` or the lesson's own
+    sections say otherwise.
 
     Formal guarantees:
         Nothing private is read. A run refuses a reference that says what its private file does, and each private
@@ -90,22 +91,26 @@ def teach(context: StepContext) -> Step:
         any base are, and ε is that of the private steps alone. Samples are compared with requests that taught nothing
         (``step evaluate --taught``): a copy of these would look like people.
     """
-    experiment = context.experiment
+    experiment, stages = context.experiment, context.experiment.stages
+    alone = next((stage for stage, name in LESSONS.items() if name == lesson != PUBLIC), None)
     data = {name: value for name, value in experiment.data.items() if name in _OF_ALL_DATA}
-    model = {name: value for name, value in experiment.model.items() if name not in _OF_PRIVATE_MODELS}
-    shared = replace(experiment, data=data, model=model, sampling={}, privacy={})
+    model = merge(experiment.model, stages.get(alone or "", {}).get("model") or {})
+    model = {name: value for name, value in model.items() if name not in _OF_PRIVATE_MODELS}
+    own = {lesson: merge(stages.get(PUBLIC, {}), stages.get(lesson, {}))}
+    shared = replace(experiment, data=data, model=model, sampling={}, privacy={}, stages=own)
     if data.get("columns"):
         data["columns"] = {
             what: name for what, name in data["columns"].items() if what != "unit"
         }  # nobody is protected
     public: Settings = {"train_path": experiment.reference, "is_public": True, "sampling": "shuffle"}
     public |= {"keep_share": _HALF, "limit_train_units": _MOST}
-    settings = in_yaml({"data": public, "trainer": {"max_epochs": _plain(experiment.epochs[PUBLIC])}})
-    config = merged(replace(context, experiment=shared), PUBLIC, {}, settings, *map(_of_public, context.overlays))
+    settings = in_yaml({"data": public, "trainer": {"max_epochs": _plain(experiment.epochs[lesson])}})
+    config = merged(replace(context, experiment=shared), lesson, {}, settings, *map(_of_public, context.overlays))
     config["data"]["class_path"] = _DATA
     config = _trained(context, {**config, "not_private": True})
-    writes = [File(f"{PUBLIC}/checkpoints/last.ckpt", "checkpoint")]
-    return replace(context, place="").step(PUBLIC, "fit", config, writes=writes, reads=[context.reference])
+    writes = [File(f"{lesson}/checkpoints/last.ckpt", "checkpoint")]
+    reads = [context.reference if alone is None else context.reference._replace(needs=("parse",))]
+    return replace(context, place="").step(lesson, "fit", config, writes=writes, reads=reads)
 
 
 def _of_public(overlay: Settings) -> Settings:

@@ -31,6 +31,7 @@ from doppel.errors import DataError, UserError
 
 REFERENCE = "public.txt"
 OWN = {"data.train_path": "mine.csv", "reference": REFERENCE, "epochs.public": 4, "data.unit": "user"}
+TWO = {"parse_tree": 1, "parse2utterance": 1}
 OWN |= {"data.columns": {"text": "message", "unit": "who"}, "systems": ["topics", "labels", "two_stage"], "labels": "l"}
 
 
@@ -61,6 +62,38 @@ def test_the_base_is_taught_once_by_public_requests_for_all_systems_that_write_t
         assert "init_weights" not in arguments(found[name], "model")
     for system in ("topics", "labels", "two_stage"):  # of one run, so they are compared with the same requests
         assert found[f"{system}-evaluate"].config["taught"] == "run/public"
+
+
+def test_each_stage_of_two_stage_is_taught_as_its_private_model_is_and_of_the_same_half() -> None:
+    given: dict[str, Any] = {"epochs.public_parse_tree": 9, "epochs.public_parse2utterance": 3}
+    given |= {"stages.public.model.optimizer.lr": 1e-3, "stages.public_parse_tree.model.optimizer.lr": 5e-4}
+    given |= {
+        "stages.parse_tree.model": {"max_length": 77, "lora": None, "optimizer": {"lr": 0.1}},
+        "model.lora.rank": 4,
+    }
+    found = steps(**given)
+    names = ["public", "public_parse_tree", "public_parse2utterance"]
+    assert list(found)[:3] == names
+    halves = []
+    for name, epochs, module, rate in zip(
+        names, (4, 9, 3), ("UtteranceLM", "ParseTreeLM", "Parse2Utterance"), (1e-3, 5e-4, 1e-3), strict=True
+    ):
+        lesson = found[name]
+        assert (lesson.kind, lesson.protected, lesson.mechanisms, lesson.config["not_private"]) == ("fit", (), (), True)
+        assert lesson.config["trainer"]["max_epochs"] == epochs
+        assert lesson.config["model"]["class_path"].endswith(module)
+        assert arguments(lesson, "model")["optimizer"]["init_args"] == {"lr": rate}
+        halves.append(arguments(lesson, "data"))
+    assert halves[0] == halves[1] == halves[2]
+    assert [step.needs for step in found["public"].inputs] != [step.needs for step in found["public_parse_tree"].inputs]
+    tree, text = (arguments(found[name], "model") for name in names[1:])
+    assert (tree["max_length"], tree["lora"], text["lora"]["rank"]) == (77, None, 4)
+    for stage in ("parse_tree", "parse2utterance"):
+        start = str(Path(f"run/public_{stage}/checkpoints/last.ckpt"))
+        assert arguments(found[f"two_stage-{stage}"], "model")["init_weights"] == start
+        assert f"public_{stage}" in found[f"two_stage-{stage}"].needs
+    alone = steps(**given, **{"epochs.public": 0, "systems": ["two_stage"]})
+    assert "public" not in alone and alone["two_stage-evaluate"].config["taught"] == "run/public_parse_tree"
 
 
 @pytest.mark.parametrize(
@@ -146,20 +179,23 @@ def test_a_page_of_poor_samples_advises_it_to_a_run_that_has_not(
 def test_a_run_teaches_trains_and_is_verified(
     tmp_path: Path, tiny_model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    texts = [f"{words} {i}" for i, (words, _) in enumerate(PAIRS * 20)]
-    rows = ({"message": text, "label": "ab"[i % 2], "who": f"u{i}"} for i, text in enumerate(texts))
+    pairs = list(enumerate(PAIRS * 20))
+    rows = [
+        {"message": f"{words} {i}", "parse": tree, "label": "ab"[i % 2], "who": f"u{i}"} for i, (words, tree) in pairs
+    ]
     write(tmp_path / "mine.jsonl", [json.dumps(row) for row in rows])
     write(tmp_path / "labels.txt", ["a", "b"])
-    write(tmp_path / "public.txt", [f"please {words} now {i}" for i, (words, _) in enumerate(PAIRS * 20)])
+    known = [{"text": f"please {words} now {i}", "parse": tree} for i, (words, tree) in pairs]
+    write(tmp_path / "public.jsonl", [json.dumps(row) for row in known])
     given = {
-        "systems": ["one_stage", "labels"],
+        "systems": ["one_stage", "labels", "two_stage"],
         "num_samples": 12,
-        "reference": str(tmp_path / "public.txt"),
+        "reference": str(tmp_path / "public.jsonl"),
         "labels": str(tmp_path / "labels.txt"),
         "candidates": 1,
         "words": None,
         "stages": {"labels": {"privacy": {"histogram_noise_multiplier": 10.0}}},
-        "epochs": {"public": 3, "one_stage": 1},
+        "epochs": {"public": 3, "one_stage": 1, "public_parse_tree": 2, "public_parse2utterance": 2, **TWO},
         "data": {"train_path": str(tmp_path / "mine.jsonl"), "batch_size": 20, "unit": "user"},
         "model": {"base_model": tiny_model, "optimizer": {"lr": 0.01}, "lora": {"rank": 2, "alpha": 4.0}},
         "sampling": {"max_new_tokens": 8, "redraws": None},
@@ -176,7 +212,9 @@ def test_a_run_teaches_trains_and_is_verified(
     assert cli.main(["verify", str(run)]) == 0
     assert "VERIFIED" in capsys.readouterr().out
     origins = json.loads((run / "privacy_card.json").read_text())
-    assert "public/checkpoints/last.ckpt" in json.dumps(origins), "the card says where the weights came from"
+    lessons = ("public", "public_parse_tree", "public_parse2utterance")
+    for lesson in lessons:
+        assert f"{lesson}/checkpoints/last.ckpt" in json.dumps(origins), "the card says where the weights came from"
     assert Manifest.read(run).find("checkpoint")
     cli.main(
         [
@@ -193,3 +231,8 @@ def test_a_run_teaches_trains_and_is_verified(
         ]
     )
     assert json.loads((tmp_path / "found.json").read_text())["num_compared"] == 12
+    turns = read_examples(given["reference"], "utterance")
+    first, *others = (
+        [turn.utterance for turn in without_taught(turns, run / name, given["reference"])] for name in lessons
+    )
+    assert len(first) < len(turns) and all(other == first for other in others), "all learn the same half"
