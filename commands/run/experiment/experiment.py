@@ -16,6 +16,7 @@ from commands.run.experiment.settings import FACTS, Experiment
 from commands.run_folder.places import ROOT, absolute
 from commands.run_folder.sections import SECTIONS, read_experiment, with_sections
 from commands.run_folder.systems import USUAL
+from doppel.console.say import say
 from doppel.errors import UserError
 from doppel.files import write_text
 from doppel.settings.facts import Fact
@@ -144,6 +145,8 @@ def _read(path: Path, seen: tuple[Path, ...]) -> dict[str, Any]:
     if path in seen:
         raise UserError(f"{path} is based on itself")
     content = read_experiment(path, FACTS)
+    if content.pop("fluent", False):  # of a run that has spent its ε, perhaps: it chose samples alone
+        say(f"note: {path} has fluent, which is gone: samples are drawn without it")
     files = [path.parent / f"{base}.yaml" for base in listed(content.pop("base", []))]
     bases = [_read(file if file.is_file() else shipped(file.stem), (*seen, path)) for file in files]
     return merge(*bases, content)

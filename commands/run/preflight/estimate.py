@@ -62,9 +62,10 @@ def tell_ready(plan: RunPlan, found: Mapping[str, Readiness | Outlook], is_here:
     experiment = plan.experiment
     for step in (step for step in plan.waiting if step.name in LESSONS.values() and found):  # where files were read
         num = len(taught_by(StageConfig(step.config).data))
+        taught = "the base" if step.name == PUBLIC else step.name.removeprefix(f"{PUBLIC}_")
         least, most, _ = forecast(num, [step], experiment)
         say(
-            f"first: {num:,} requests of the reference teach {'the base' if step.name == PUBLIC else step.name[7:]}, "
+            f"first: {num:,} requests of the reference teach {taught}, "
             f"{_range(least, most)} of training on {_machine(is_here)}; samples are compared with the others"
         )
     for system in systems_of(experiment):

@@ -11,7 +11,7 @@ from commands.privacy.release_settings import Attributes, Resampling, Topics
 from commands.run.steps.context import StepContext, file_of, read
 from commands.run_folder.sections import SECTIONS
 from commands.run_folder.steps import PUBLIC_TREES, File, InputFile, Step
-from commands.run_folder.systems import BASE_MODEL, LESSONS, MODEL_FILES, PUBLIC, System
+from commands.run_folder.systems import BASE_MODEL, MODEL_FILES, PUBLIC, System
 from datamodules.guards.redaction import Redaction
 from datamodules.reading.columns import Columns, reference_columns, unit_of
 from datamodules.reading.example import Field, Unit
@@ -92,9 +92,9 @@ def teach(context: StepContext, lesson: str) -> Step:
         (``step evaluate --taught``): a copy of these would look like people.
     """
     experiment, stages = context.experiment, context.experiment.stages
-    alone = next((stage for stage, name in LESSONS.items() if name == lesson != PUBLIC), None)
+    stage = lesson.removeprefix(f"{PUBLIC}_")  # whose model it is; PUBLIC itself is of several stages
     data = {name: value for name, value in experiment.data.items() if name in _OF_ALL_DATA}
-    model = merge(experiment.model, stages.get(alone or "", {}).get("model") or {})
+    model = merge(experiment.model, stages.get(stage, {}).get("model") or {})
     model = {name: value for name, value in model.items() if name not in _OF_PRIVATE_MODELS}
     own = {lesson: merge(stages.get(PUBLIC, {}), stages.get(lesson, {}))}
     shared = replace(experiment, data=data, model=model, sampling={}, privacy={}, stages=own)
@@ -109,8 +109,8 @@ def teach(context: StepContext, lesson: str) -> Step:
     config["data"]["class_path"] = _DATA
     config = _trained(context, {**config, "not_private": True})
     writes = [File(f"{lesson}/checkpoints/last.ckpt", "checkpoint")]
-    reads = [context.reference if alone is None else context.reference._replace(needs=("parse",))]
-    return replace(context, place="").step(lesson, "fit", config, writes=writes, reads=reads)
+    reads = context.reference._replace(needs=() if stage == PUBLIC else ("parse",))
+    return replace(context, place="").step(lesson, "fit", config, writes=writes, reads=[reads])
 
 
 def _of_public(overlay: Settings) -> Settings:

@@ -230,3 +230,13 @@ def test_the_commands_of_a_refusal_and_of_the_end_of_a_training_do_what_they_say
     (words,) = re.findall(r"python cli\.py sample (\S+ --num) N", str(error.value))
     assert draw(*map(Path, words.split()[:1]), "--num", "3", "--system", "one_stage") == 0
     assert cli.main(["ledger", str(run)]) == 0 and "one_stage" in capsys.readouterr().out
+
+
+def test_a_run_that_chose_fluent_samples_goes_on_without(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It may have spent its ε under a version that had them."""
+    save(load(shipped("quickstart")), path := tmp_path / "experiment.yaml")
+    path.write_text(path.read_text() + "fluent: true\n")
+    assert load(path) == replace(load(shipped("quickstart")), name=load(path).name)
+    assert "samples are drawn without it" in capsys.readouterr().out
+    with pytest.raises(UserError, match="no field 'fluent'"):
+        load(path, {"fluent": True})

@@ -85,7 +85,7 @@ def test_each_stage_of_two_stage_is_taught_as_its_private_model_is_and_of_the_sa
         assert arguments(lesson, "model")["optimizer"]["init_args"] == {"lr": rate}
         halves.append(arguments(lesson, "data"))
     assert halves[0] == halves[1] == halves[2]
-    assert [step.needs for step in found["public"].inputs] != [step.needs for step in found["public_parse_tree"].inputs]
+    assert [[file.needs for file in found[name].inputs] for name in names] == [[()], [("parse",)], [("parse",)]]
     tree, text = (arguments(found[name], "model") for name in names[1:])
     assert (tree["max_length"], tree["lora"], text["lora"]["rank"]) == (77, None, 4)
     for stage in ("parse_tree", "parse2utterance"):
