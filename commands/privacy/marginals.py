@@ -16,7 +16,7 @@ from doppel.errors import DataError, UserError
 from doppel.files import read_json_lines, write_json_lines
 from doppel.privacy.fingerprint import key_path, keyed_fingerprint
 from doppel.privacy.ledger import Ledger
-from doppel.privacy.release import contents, once
+from doppel.privacy.release import once
 from doppel.tables.marginals import MODEL_SEED, Measurement, Table
 from doppel.tables.schema import Schema
 
@@ -31,9 +31,11 @@ class Marginals:
     """What a ledger holds of one table: what was asked of it, and the marginals and choices that were released.
 
     Formal guarantees:
-        What is asked stands in the line that pays; each release stands in a line under it before anybody sees it. So a
-        process that is killed at any moment goes on with what it has released, draws no release a second time under
-        other noise, and pays once (:mod:`doppel.privacy.ledger`).
+        What is asked stands in the line that pays. Under it stand, of each release, a line with what it costs, before
+        it is drawn, and a line with its values, before anybody sees it. So a process that is killed at any moment goes
+        on with what it has released, draws no release a second time under other noise but at a price of its own, and
+        all of it costs what was paid (:mod:`doppel.privacy.ledger`). Of two processes that go on at once, one finds
+        lines that it has not read where it is about to write, and is refused: nothing that it has drawn was kept.
 
     Args:
         ledger: What pays.
@@ -46,14 +48,23 @@ class Marginals:
 
     def __init__(self, ledger: Ledger, mechanism: str) -> None:
         self.ledger, self.mechanism = ledger, mechanism
-        released = contents(ledger, mechanism)
-        self.terms, self.records = (released[0], released[1:]) if released else ({}, [])
+        self._read()
+
+    def _read(self) -> None:
+        """Read what is on file; of terms that a crash cut nothing is left, and none held a number of the table."""
+        found = [own for own in self.ledger.releases(self.mechanism) if own.sha256 is None]
+        self._num_read = len(found)
+        told = [{"torn": own.torn} if own.content is None else dict(own.content) for own in found]
+        while told and "torn" in told[0]:
+            del told[0]
+        self.terms, self.records = (told[0], told[1:]) if told else ({}, [])
 
     @property
     def is_finished(self) -> bool:
         """Whether all of the budget is used, so that nobody need open the table again."""
         spent = sum(record.get("mu_squared", 0.0) for record in self.records)
-        return bool(self.terms) and math.isclose(spent, self.terms["noise_multiplier"] ** -2, rel_tol=1e-9)
+        is_drawn = not self.records or set(self.records[-1]) != {"mu_squared"}  # else it is paid for alone
+        return bool(self.terms) and is_drawn and math.isclose(spent, self.terms["noise_multiplier"] ** -2, rel_tol=1e-9)
 
     def fit(self, terms: dict[str, Any], private: Table | None, noise_seed: int | None = None) -> Mixture:
         """Charge for a table, unless that was done before, measure it within its budget, and fit a model to it.
@@ -76,8 +87,8 @@ class Marginals:
         asked = json.loads(json.dumps({**terms, "model_seed": MODEL_SEED}))
         told = once(self.ledger, self.mechanism, lambda: asked)
         if told is None:
-            self.ledger.release(self.mechanism, content=asked)
-        self.terms = told or asked
+            self.ledger.release(self.mechanism, content=asked, after=self._num_read)
+        self._read()
         differ = [name for name, value in asked.items() if self.terms.get(name) != value]
         if differ:
             raise DataError(
@@ -93,7 +104,8 @@ class Marginals:
         from doppel.tables.releases import NoisyMarginals
 
         def keep(record: dict[str, Any]) -> None:
-            self.ledger.release(self.mechanism, content=record)
+            self.ledger.release(self.mechanism, content=record, after=self._num_read)
+            self._num_read += 1
             self.records.append(record)
 
         def tell(share: float) -> None:
@@ -141,9 +153,13 @@ def terms_of(schema: Schema, unit: str, num_units: int, sigma: float | None, **m
 def fitted_again(terms: dict[str, Any], records: list[dict[str, Any]]) -> Mixture:
     """Fit a model to the releases of a table: post-processing, the table is not opened."""
     from doppel.tables import aim, independent
+    from doppel.tables.releases import lost_error
 
+    found = measurements(records)
+    if len({measured.clique for measured in found if len(measured.clique) == 1}) < len(terms["columns"]):
+        raise lost_error()
     refit = independent.refit if terms.get("method") == "independent" else aim.refit
-    return refit([len(values) for values in terms["columns"].values()], terms["num_units"], measurements(records))
+    return refit([len(values) for values in terms["columns"].values()], terms["num_units"], found)
 
 
 def measurements(records: list[dict[str, Any]]) -> list[Measurement]:

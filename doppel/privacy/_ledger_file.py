@@ -30,6 +30,8 @@ VERSION = 3
 _CHAIN, _SEAL = b', "chain": "', 64 + len('"}')
 #: A torn line that spends nothing: one that was cut behind its type. A hole of zeros or what is of two lines is none.
 _FREE = re.compile(rb'\{"v": 3, "type": "(?:release|caveat)", (?:(?!"type")[ -~])*')
+#: One that may hold some of the numbers that it was about to release.
+_TORN = re.compile(rb'\{"v": 3, "type": "release", "mechanism": ("(?:[^"\\]|\\.)*"), "steps": \d+, "content": (.*)')
 #: Types of line of version 2 that say nothing of what was spent.
 _OF_VERSION_2 = ("ledger", "weights", "copy", "repair")
 
@@ -50,11 +52,13 @@ class Released:
         steps: Steps of the mechanism that it has.
         sha256: Of the file that was released, such as a checkpoint; None for numbers.
         content: The released numbers themselves; None for a file.
+        torn: What stands of the numbers in a line that a crash cut; None for others.
     """
 
     steps: int
     sha256: str | None = None
     content: Mapping[str, Any] | None = None
+    torn: str | None = None
 
 
 @dataclass
@@ -94,6 +98,12 @@ class MechanismRecord:
         """(q, sigma): steps of equal keys are interchangeable to every accountant."""
         return float(self.fields["sample_rate"]), float(self.fields["noise_multiplier"])
 
+    @property
+    def is_overdrawn(self) -> bool:
+        """Whether its releases say that together they have cost more (`mu_squared`) than one Gaussian release of it."""
+        squares = sum(own.content.get("mu_squared", 0.0) for own in self.releases if own.content is not None)
+        return bool(squares > (1 + 1e-9) / self.key[1] ** 2)
+
     def mechanism(self, steps: int | None = None) -> Mechanism:
         """Return what was spent so far, or so many `steps`."""
         return Mechanism(*self.key, self.done_steps if steps is None else steps)
@@ -111,7 +121,8 @@ class LedgerFile:
     the mechanism that it names, or of every mechanism before it if it names none, at every reading. (A step runs only
     once its line is on disk, so the step of a torn line never ran; but a disk may lose what it acknowledged.) Of what
     is whole up to where it was cut, the beginning tells the type, and a release or a caveat spends nothing: neither is
-    charged. Else a crash while the last checkpoint of a training is recorded would take its budget past the target.
+    charged. Else a crash while the last checkpoint of a training is recorded would take its budget past the target. A
+    release whose numbers are cut is kept as such (`Released.torn`), for whoever draws them to pay for.
 
     Args:
         path: The ledger file; it need not exist yet.
@@ -138,6 +149,7 @@ class LedgerFile:
         self._line = 0
         self._tail: bytes = b""  # what follows the last newline: torn, or being written
         self._charged: list[MechanismRecord] = []  # for the tail, until it is read again
+        self._cut: MechanismRecord | None = None  # whose numbers the tail cuts, likewise
         self._damage: LedgerError | None = None
 
     def of_scope(self, scope: str) -> list[MechanismRecord]:
@@ -199,6 +211,7 @@ class LedgerFile:
             self._line += 1
             if line:
                 self._read_line(line)
+        self._cut = None  # of lines that are ended
         self._charged = self._charge(self._tail, self._line + 1) if self._tail else []
 
     @contextlib.contextmanager
@@ -334,19 +347,26 @@ class LedgerFile:
                 if not 0 < steps <= known.done_steps or ("sha256" in record) == ("content" in record):
                     raise self._damaged("it is of steps that were not spent, or of nothing")
                 known.releases.append(Released(steps, record.get("sha256"), record.get("content")))
+                if "content" in record and known.is_overdrawn:
+                    self._note(known.scope, f"more was released as {known.stage} than is paid for", True)
             case "caveat":
-                caveat = (str(record["text"]), bool(record["voids"]))
-                told = self.caveats.setdefault(record["scope"], [])
-                if caveat not in told:
-                    told.append(caveat)
+                self._note(record["scope"], str(record["text"]), bool(record["voids"]))
             case other if version == 2 and other in _OF_VERSION_2:
                 pass
             case other:
                 raise self._damaged(f"its type {other!r} is unknown")
 
+    def _note(self, scope: str, text: str, voids: bool) -> None:
+        told = self.caveats.setdefault(scope, [])
+        if (text, voids) not in told:
+            told.append((text, voids))
+
     def _charge(self, torn: bytes, number: int) -> list[MechanismRecord]:
         """Charge a torn line to the mechanisms that it names, to all that there are if it names none; return these."""
         if _FREE.fullmatch(torn):
+            if (cut := _TORN.match(torn)) and (known := self.mechanisms.get(json.loads(cut[1]))) is not None:
+                known.releases.append(Released(known.done_steps, torn=cut[2].decode()))
+                self._cut = known
             return []
         named = [own for name, own in self.mechanisms.items() if json.dumps(name).encode() in torn]
         charged = named or list(self.mechanisms.values())
@@ -361,6 +381,9 @@ class LedgerFile:
             record.done_steps -= 1
             record.torn_lines.pop()
         self._charged = []
+        if self._cut is not None:
+            self._cut.releases.pop()
+        self._cut = None
 
     def _damaged(self, why: str) -> LedgerError:
         """An error that asking again does not end."""

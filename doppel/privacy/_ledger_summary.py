@@ -226,7 +226,7 @@ def _mechanism(file: LedgerFile, record: MechanismRecord, scope: str, is_void: b
     promise = file.promise(record.scope)
     alone = promise.epsilon([record.mechanism()])
     names = {"id": record.id, "scope": scope, "stage": record.stage}
-    done = {"done_steps": record.done_steps, "num_releases": len(record.releases)}
+    done = {"done_steps": record.done_steps, "num_releases": sum(own.torn is None for own in record.releases)}
     torn = {"torn_lines": record.torn_lines} if record.torn_lines else {}
     return {**names, **record.fields, **asdict(promise), **done, **torn, "epsilon": None if is_void else alone}
 

@@ -91,6 +91,11 @@ class GaussianBudget:
         self.mu = mu
         self.remaining = mu * mu
 
+    @property
+    def is_used_up(self) -> bool:
+        """Whether nothing is left but what rounding makes."""
+        return self.remaining <= 1e-9 * self.mu**2
+
     def spend(self, square: float) -> float:
         """Pay for one release of this μ², and return its μ.
 

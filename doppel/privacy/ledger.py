@@ -206,6 +206,7 @@ class Ledger:
         sha256: str | None = None,
         content: Mapping[str, Any] | None = None,
         steps: int | None = None,
+        after: int | None = None,
     ) -> None:
         """Record what a mechanism gives away of steps that it has spent, before anybody can read it; a file once.
 
@@ -214,9 +215,11 @@ class Ledger:
             sha256: Of a file that is about to get its name.
             content: Or the released numbers themselves, JSON-ready.
             steps: Its steps that the release has; all that are spent if left out.
+            after: How many releases of numbers the mechanism has, torn ones too, as far as this process knows.
 
         Raises:
-            LedgerError: The mechanism has not so many steps, or the file cannot be locked, read or written.
+            LedgerError: The mechanism has not so many steps, another process has released something of it since, or
+                the file cannot be locked, read or written.
         """
         told = {"content": content} if sha256 is None else {"sha256": sha256}
         with self._file.locked():
@@ -226,6 +229,12 @@ class Ledger:
                 raise LedgerError(
                     f"what {steps} steps of {mechanism_id!r} have made cannot be released, for {known.done_steps} are "
                     "spent.",
+                    about=self.path,
+                )
+            if after not in (None, sum(own.sha256 is None for own in known.releases)):
+                raise LedgerError(
+                    f"another process goes on with the releases of {mechanism_id!r}: nothing was released here. Wait "
+                    "until it has ended, and give the command again, which reads what is released.",
                     about=self.path,
                 )
             if sha256 is None or Released(steps, sha256) not in known.releases:

@@ -54,6 +54,8 @@ def aim(releases: Releases) -> Mixture:
         before = [table.num_units * shares for shares in model.shares(candidates)]
         noise = [math.sqrt(2 / math.pi) * sigma * counts.size for counts in before]  # its expected ℓ₁ norm
         place = releases.choose(candidates, before, noise, CHOICE * square)
+        if budget.is_used_up:  # a crash has lost the last marginal
+            break
         releases.measure(candidates[place], budget.remaining if is_last else (1 - CHOICE) * square)
         model.fit(releases.measurements, table.num_units)
         after = table.num_units * model.shares([candidates[place]])[0]

@@ -13,14 +13,14 @@ def independent(releases: Releases) -> Mixture:
     """Measure all single columns; rows are drawn column by column.
 
     Formal guarantees:
-        As of :class:`Releases`: for d columns each is μ/√d-GDP.
+        As of :class:`Releases`: for d columns each is μ/√d-GDP, or less where one was lost.
 
     Args:
         releases: Of the private table; all of its budget is used.
     """
-    total, num_columns = releases.budget.remaining, len(releases.table.sizes)
+    num_columns = len(releases.table.sizes)
     for place in range(num_columns):
-        releases.measure((place,), total / num_columns)
+        releases.measure((place,), releases.budget.remaining / (num_columns - place))
     return refit(releases.table.sizes, releases.table.num_units, releases.measurements)
 
 

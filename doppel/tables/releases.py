@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from doppel.privacy.secret import KeyedStream
 
 
+#: How the record of a price begins.
+_PRICE = '{"mu_squared"'
+
+
 @dataclass(frozen=True)
 class NoisyMarginals(GaussianRelease):
     """All that is measured of one table, which :class:`Releases` keeps within the cost of one Gaussian release."""
@@ -38,16 +42,19 @@ class Releases:
         of sensitivity 1 (:meth:`Table.error`) by the exponential mechanism is μ-GDP by
         :func:`~doppel.privacy.gdp.epsilon_of_choice`. What is asked for, and with how much noise, may depend on earlier
         releases alone; the sum of squares stays within μ² (:class:`GaussianBudget`). So all together are μ-GDP for one
-        unit more or less, and count in a ledger as one Gaussian release with noise multiplier 1/μ. A release that is
-        read again costs what its record says that it cost, whatever is asked now, and its noise is not drawn a second
-        time: so what is left is never more than μ² less all that was ever drawn.
+        unit more or less, and count in a ledger as one Gaussian release with noise multiplier 1/μ. What a release costs
+        is kept before it is drawn, and its values after it. A release that is read again costs what was kept, whatever
+        is asked now, and its noise is not drawn a second time. One that was not drawn, or whose values nobody saw, is
+        drawn at the price that was kept. One whose values a crash cut, so that some may be read, was lost: it costs as
+        much, and is drawn anew from what is left. So what is left is never more than μ² less all that was ever seen.
 
     Args:
         table: The private table.
         mu: μ of everything together.
         stream: Where choices and noise come from: one that was never used.
-        done: Records of an interrupted run, in their order.
-        keep: Called with the record of a release before anybody else sees it; its values are ready for JSON.
+        done: Records of an interrupted run, in their order; `torn` is what stands of one that a crash cut.
+        keep: Called with a record before anybody else sees it, ready for JSON: with what a release costs before it is
+            drawn, and with its values.
         tell: Called with the share of μ² that is used, after each release.
 
     Attributes:
@@ -66,7 +73,8 @@ class Releases:
     ) -> None:
         self.table, self.budget = table, GaussianBudget(mu)
         self.measurements: list[Measurement] = []
-        self._stream, self._done, self._keep, self._tell = stream, list(done), keep, tell
+        self._stream, self._done, self._keep, self._tell = stream, _releases_of(done), keep, tell
+        self._pay_for_lost()
 
     def measure(self, clique: Clique, square: float) -> Measurement:
         """Release a marginal.
@@ -77,10 +85,8 @@ class Releases:
         """
         record = self._read_again("marginal", list(clique), square)
         if record is None:
-            mu = self.budget.spend(square)
-            drawn = self.table.measure(clique, mu, self._stream)
-            counts = drawn.counts.tolist()
-            record = dict[str, Any](marginal=list(clique), mu_squared=mu * mu, sigma=drawn.sigma, counts=counts)
+            drawn = self.table.measure(clique, self._pay(square), self._stream)
+            record = dict[str, Any](marginal=list(clique), sigma=drawn.sigma, counts=drawn.counts.tolist())
             self._keep(record)
         self.measurements.append(Measurement(clique, np.array(record["counts"]), record["sigma"]))
         self._tell(1 - self.budget.remaining / self.budget.mu**2)
@@ -102,23 +108,88 @@ class Releases:
         """
         record = self._read_again("choice", None, square)
         if record is None:
-            mu = self.budget.spend(square)
+            mu = self._pay(square)
             scores = [
                 self.table.error(clique, estimate) - round(GRID * bias)
                 for clique, estimate, bias in zip(cliques, estimates, less, strict=True)
             ]
-            place = choose(self._stream, scores, GRID, epsilon_of_choice(mu))
-            record = dict[str, Any](choice=list(cliques[place]), mu_squared=mu * mu)
+            record = dict[str, Any](choice=list(cliques[choose(self._stream, scores, GRID, epsilon_of_choice(mu))]))
             self._keep(record)
         return list(cliques).index(tuple(record["choice"]))
 
+    def _pay(self, square: float) -> float:
+        """μ of a release that is about to be drawn: it is kept before, or was by a run that was interrupted then."""
+        if self.budget.is_used_up:
+            raise lost_error()
+        if self._done:
+            return self.budget.spend(_asked(self._done.pop(0).square, square))
+        mu = self.budget.spend(square)
+        self._keep({"mu_squared": mu * mu})
+        return mu
+
     def _read_again(self, kind: str, value: object, square: float) -> dict[str, Any] | None:
-        """The next record of an interrupted run, which costs what it cost; None where there is no more."""
-        if not self._done:
+        """The next release of an interrupted run, which costs what it cost; None where there is no more."""
+        if not self._done or self._done[0].values is None:
             return None
-        record = self._done.pop(0)
-        is_same = kind in record and value in (None, record[kind])
-        if not is_same or not math.isclose(record.get("mu_squared", 0), square, rel_tol=1e-9):
-            raise DataError("the releases that were kept are not those of this command: restore the file")
-        self.budget.spend(record["mu_squared"])
-        return record
+        done = self._done.pop(0)
+        assert done.values is not None
+        if kind not in done.values or value not in (None, done.values[kind]):
+            raise _other_error()
+        self.budget.spend(_asked(done.square, square))
+        self._pay_for_lost()
+        return done.values
+
+    def _pay_for_lost(self) -> None:
+        """Pay for what was lost next, before anybody asks how much is left."""
+        while self._done and self._done[0].is_lost:
+            self.budget.spend(self._done.pop(0).square)
+
+
+@dataclass
+class _Done:
+    """A release of an interrupted run: its μ²; and its values, None where they are not there."""
+
+    square: float
+    values: dict[str, Any] | None = None
+    is_lost: bool = False
+
+
+def _releases_of(records: Iterable[dict[str, Any]]) -> list[_Done]:
+    """What records say of releases: all but the last have values, or were lost."""
+    done: list[_Done] = []
+    for record in records:
+        waits = bool(done) and done[-1].values is None and not done[-1].is_lost
+        if "torn" in record:
+            if _PRICE.startswith(record["torn"][: len(_PRICE)]):
+                continue  # a price, for which nothing was drawn
+            if not waits:  # an earlier version kept the price beside the values
+                raise lost_error()
+            done[-1].is_lost = True
+        elif "mu_squared" in record:
+            if waits:
+                done[-1].is_lost = True
+            done.append(_Done(record["mu_squared"], record if len(record) > 1 else None))
+        elif waits:
+            done[-1].values = record
+        else:
+            raise _other_error()
+    return done
+
+
+def _asked(kept: float, square: float) -> float:
+    """The μ² that was kept, if it is the one that is asked."""
+    if not math.isclose(kept, square, rel_tol=1e-9):
+        raise _other_error()
+    return kept
+
+
+def _other_error() -> DataError:
+    return DataError("the releases that were kept are not those of this command: restore the file")
+
+
+def lost_error() -> DataError:
+    """Say that a release was lost, and nothing is left to draw it anew, or to tell what it cost."""
+    return DataError(
+        "a crash cut the line of a release that cannot be paid for again: give another --out, or begin another run, "
+        "whose releases are charged again"
+    )

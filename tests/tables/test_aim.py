@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -86,8 +87,8 @@ def test_an_interrupted_one_goes_on_with_the_same_releases_and_draws_none_twice(
     kept: list[dict[str, Any]] = []
     whole = aim(of(codes, 0.5, keep=kept.append)).draw(50)
     more: list[dict[str, Any]] = []
-    aim(of(codes, 0.5, done=kept[:9], keep=more.append))
-    assert more[0]["marginal"] == kept[8]["choice"] and len(more) > 5
+    aim(of(codes, 0.5, done=kept[:10], keep=more.append))
+    assert more[1]["marginal"] == kept[9]["choice"] and len(more) > 5
     again: list[dict[str, Any]] = []
     assert (aim(of(codes, 0.5, done=kept, keep=again.append)).draw(50) == whole).all() and not again
     table = of(codes, 0.5).table
@@ -104,10 +105,51 @@ def test_a_release_that_is_read_again_costs_what_it_cost(codes: np.ndarray) -> N
     again.measure((0,), 0.3)
     assert again.budget.remaining == pytest.approx(0.7)
     for asked, told in [(0.2, 0.3), (0.3, 0.2)]:
-        other = of(codes, 1.0, done=[{**kept[0], "mu_squared": told}])
+        other = of(codes, 1.0, done=[{"mu_squared": told}, kept[1]])
         with pytest.raises(DataError, match="not those of this command"):
             other.measure((0,), asked)
         assert other.budget.remaining == 1.0
+
+
+def test_releases_of_an_earlier_version_had_their_price_beside_them(codes: np.ndarray) -> None:
+    kept: list[dict[str, Any]] = []
+    of(codes, 1.0, keep=kept.append).measure((0,), 0.3)
+    again = of(codes, 1.0, done=[kept[0] | kept[1]])
+    assert (again.measure((0,), 0.3).counts == np.array(kept[1]["counts"])).all()
+    assert again.budget.remaining == pytest.approx(0.7)
+    with pytest.raises(DataError, match="cannot be paid for again"):
+        of(codes, 1.0, done=[{"torn": '{"marginal": [0], "mu_squared": 0.3, "sigma": 1.8, "counts": [74.5'}])
+
+
+@pytest.mark.usefixtures("short_fits")
+@pytest.mark.parametrize(
+    ("method", "place"), [*((aim, n) for n in (0, 1, 6, 7, 8, 9, 10)), (independent, 0), (independent, 5)]
+)
+def test_what_a_crash_cut_costs_what_was_kept_and_all_together_no_more(
+    codes: np.ndarray, method: Callable[[Releases], Mixture], place: int
+) -> None:
+    """A price that was cut, or for which nobody saw values, is none or the same; values that were cut cost as many."""
+    kept: list[dict[str, Any]] = []
+    method(of(codes, 0.5, keep=kept.append))
+    is_price = set(kept[place]) == {"mu_squared"}
+    torn = {"torn": json.dumps(kept[place])[:-2]}
+    for done in ([*kept[:place], torn], [*kept[:place], torn, torn] if is_price else kept[: place + 1]):
+        more: list[dict[str, Any]] = []
+        method(of(codes, 0.5, done=done, keep=more.append))
+        squares = [record["mu_squared"] for record in [*done, *more] if "mu_squared" in record]
+        assert sum(squares) == pytest.approx(0.25, rel=1e-9)
+        drawn = sum("mu_squared" not in record and "torn" not in record for record in [*done, *more])
+        assert len(squares) == drawn + (torn in done and not is_price), "each is paid for, and so is what was cut"
+        again: list[dict[str, Any]] = []
+        method(of(codes, 0.5, done=[*done, *more], keep=again.append))
+        assert not again, "whoever goes on reads it in the same way"
+
+
+def test_what_nothing_is_left_to_draw_again_is_said(codes: np.ndarray) -> None:
+    kept: list[dict[str, Any]] = []
+    independent(of(codes, 0.5, keep=kept.append))
+    with pytest.raises(DataError, match="cannot be paid for again"):
+        independent(of(codes, 0.5, done=[*kept[:7], {"torn": '{"marginal": [3], "sigma": 2'}]))
 
 
 def test_rows_are_drawn_in_the_shares_of_the_model_however_few() -> None:
