@@ -6,7 +6,6 @@ read, already ask for it.
 
 from __future__ import annotations
 
-import difflib
 import random
 import sys
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from datamodules.reading.examples import read_examples
 from datamodules.reading.files import content_digest, expand_path
 from doppel.errors import DataError
 from doppel.files import write_json, write_json_lines
-from doppel.lispress import function_types, uses_function
+from doppel.lispress import uses_function
 from doppel.privacy.fingerprint import keyed_fingerprint
 
 By = Literal["turn", "dialogue"]
@@ -192,7 +191,7 @@ def _uses(turn: Example, missing: str | None) -> bool:
 
 
 def _check(pattern: str, turns: Sequence[Example]) -> None:
-    """Refuse a function that no training tree has; names that come near it are suggested.
+    """Refuse a function that no training tree has; names of others, which may be of private trees alone, are not told.
 
     Raises:
         DataError: It is no pattern, or nothing matches.
@@ -205,11 +204,9 @@ def _check(pattern: str, turns: Sequence[Example]) -> None:
         return
     if all(turn.parse is None for turn in turns):
         raise DataError('the training requests have no trees: give dialogues, or lines with "parse"')
-    names = {name for turn in turns if turn.parse for name in function_types(turn.parse, "call_heads")}
-    near = difflib.get_close_matches(pattern.removesuffix("*"), names, n=3)
     raise DataError(
         f"--missing: no tree of the training requests calls {pattern!r}: give a function's name, or its beginning and "
-        f"a star{'; near it are ' + ', '.join(sorted(near)) if near else ''}"
+        "a star"
     )
 
 

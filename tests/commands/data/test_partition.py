@@ -113,7 +113,7 @@ def test_the_command_writes_private_turns_without_trees(tmp_path: Path, capsys: 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--missing", "Wether"], "Weather"),
+        (["--missing", "Wether"], "calls 'Wether': give a function's name, or its beginning and a star\n"),
         (["--missing", "Event*Date"], "pattern"),
         (["--missing", "Weather", "--public-share", "1.2"], "--public-share: 1.2 is not between 0 and 1"),
         (["--missing", "Weather", "--public-share", "0.6", "--test-share", "0.5"], "add up"),
