@@ -239,8 +239,8 @@ def notes_on_origins(ledger: Ledger, scope: str, origins: Sequence[Mapping[str, 
 
     Formal guarantees:
         ε of a training holds for any start that does not depend on its data. A start that was paid for is a release of
-        its own, whose loss adds up with this one's: this ledger composes what it has paid for itself, and says where
-        another one did. A start that nobody paid for must be public.
+        its own, whose loss adds up with this one's: the ledger composes all that it has paid for, but a budget
+        states its own alone: so it is said where another budget, or ledger, has paid. A start that nobody paid for must be public.
 
     Args:
         ledger: Of the training.
@@ -277,4 +277,6 @@ def notes_on_origins(ledger: Ledger, scope: str, origins: Sequence[Mapping[str, 
         elif private["scope"] != scope:
             why = ledger.voids(private["scope"])
             notes += [(f"{start} of budget {private['scope']!r}: {text}", True) for text in why]
+            text = f"{start}, whose private training was charged to budget {private['scope']!r}: the two add up"
+            notes.append((text, False))
     return list(dict.fromkeys(notes))
