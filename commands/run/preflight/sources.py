@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,7 +24,8 @@ from commands.run_folder.systems import BASE_MODEL
 from datamodules.guards.check import check
 from datamodules.guards.overlap import Named, refuse_private
 from datamodules.guards.redaction import Redaction
-from datamodules.reading.columns import Columns, ReferenceColumns, check_schema, check_unit
+from datamodules.reading.attribute_codes import labels_of
+from datamodules.reading.columns import Columns, ReferenceColumns, check_schema, check_unit, codes_of
 from datamodules.reading.embedded import is_embedded
 from datamodules.reading.example import Example
 from datamodules.reading.examples import read_examples
@@ -35,10 +37,13 @@ from doppel.grammar.slot_table import SHIPPED, slot_table
 from doppel.lispress.api_table import read_api_names
 from doppel.lispress.tree_names import TREES, read_tree_names
 from doppel.privacy.card import origins_of
+from doppel.tables.schema import plain
 from doppel.text.unexpected import read_vocabulary
 
 #: Requests of a reference that show gross faults of samples.
 _FEW_COMPARED = 300
+#: Labels that an error lists.
+_SHOWN = 12
 #: Turns of the reference whose quoted strings are looked at.
 _TURNS = 2000
 #: Field of a file that is no table of rows → what reads it.
@@ -149,6 +154,7 @@ def read_sources(plan: RunPlan) -> Read:
                     f"the label {label[:40]!r} … leaves no room for text in model.max_length: shorten it, and in rows",
                     about=experiment.labels,
                 )
+        _refuse_words_of_nothing(experiment, labels or (), rows)
     for row in rows:
         if row.kind == "other" and row.field in _READERS:
             _READERS[row.field](Path(expand_path(str(row.path))))
@@ -170,6 +176,13 @@ def read_sources(plan: RunPlan) -> Read:
             truncate=row.truncate,
             unit_names=row.unit_names,
         )
+        if plan.is_anew and not checked.has_labels:
+            raise UserError(
+                f"no row of {row.path} has a label of this list, so nothing would be learnt of any of them: give the "
+                "labels as the rows have them, one a line; of several columns one is such as "
+                '"Category: Food | Stars: 5"',
+                about=experiment.labels,
+            )
         notes += checked.notes
         num_units |= {str(row.path): checked.num_units} if is_train else {}
     public: list[Named] = [(row.field, row.path, row.columns) for row in rows if row.kind == "public"]
@@ -179,6 +192,22 @@ def read_sources(plan: RunPlan) -> Read:
             public += learnt_from("init_weights", row.path) if row.field == "model.init_weights" else ()
     refuse_private(public, of_experiment(experiment.as_dict()))  # most of them are not opened again
     return Read(list(dict.fromkeys([*notes, *_on_settings(experiment)])), num_units)
+
+
+def _refuse_words_of_nothing(experiment: Experiment, labels: Sequence[str], rows: Sequence[InputFile]) -> None:
+    """Refuse ``label_words`` of a value that neither the public labels nor the public schema have."""
+    schemas = filter(None, (codes_of(row.columns) for row in rows if row.columns))
+    known = {value for values in labels_of(labels).values() for value in values}
+    known |= {value for codes in schemas for column in codes.schema.columns for value in column.values}
+    unknown = [value for value in experiment.label_words if plain(value) not in known]
+    if unknown and known:
+        near = difflib.get_close_matches(plain(unknown[0]), known, n=1)
+        meant = f" (did you mean {near[0]!r}?)" if near else ""
+        raise UserError(
+            f"label_words describes {unknown[0]!r}, which no label is{meant}: there are "
+            f"{', '.join(sorted(known)[:_SHOWN])}{', …' if len(known) > _SHOWN else ''}",
+            about=experiment.labels,
+        )
 
 
 def _on_settings(experiment: Experiment) -> list[str]:

@@ -18,6 +18,7 @@ from run_folders import go_on, mark, work_of
 from source_modules import ROOT
 
 import cli
+from commands.lightning import given_models
 from commands.run import launch
 from commands.run.closing import next_commands
 from commands.run.execution.execute import run_step
@@ -82,6 +83,45 @@ def test_a_label_that_leaves_no_room_for_text_is_known_before(
     monkeypatch.setattr(begun, lambda plan: read_sources(replace(plan, is_anew=False)))
     called(users, tmp_path / "run", "--check", **changes)
     assert "no room" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("system_name", "listed", "more", "told"),
+    [
+        (
+            "labels",
+            "home\ncar\n",
+            {"label_words": {"home": "a house", "cars": "a vehicle"}},
+            "'cars', which no label is (did you mean 'car'?)",
+        ),
+        ("labels", "home\ncar\n", {"label_words": {"home": "a house", "car": "a vehicle"}}, ""),
+        ("labels", "1\n2\n", {}, "has a label of this list"),
+        ("labels", "home\ncar\n", {"data.columns.label": ["label", "stars"]}, 'such as "Category: Food | Stars: 5"'),
+        ("labels", "Label: home | Stars: 1\n", {"data.columns.label": ["label", "stars"]}, ""),
+        ("attributes", "label: [home, car]\n", {"label_words": {"boat": "a ship"}}, "'boat', which no label is"),
+    ],
+)
+def test_labels_and_words_that_fit_nothing_are_known_before(
+    system_name: str,
+    listed: str,
+    more: dict[str, Any],
+    told: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They would cost all of ε: what is read of the private rows is whether one has a label of the list."""
+    rows = [{"text": f"claim number {n}", "label": "home" if n % 2 else "boat", "stars": "1"} for n in range(60)]
+    private, public, labels = (tmp_path / name for name in ("private.jsonl", "public.txt", "labels.yaml"))
+    private.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    public.write_text("where is my parcel\n")
+    labels.write_text(listed)
+    given = {"attributes.schema" if system_name == "attributes" else "labels": str(labels), **more}
+    given |= {"systems": [system_name], "reference": str(public), "data.unit": "utterance"}
+    given["candidates"] = 8 if "label_words" in more else 1
+    monkeypatch.setattr(given_models, "find_spec", lambda package: object())
+    assert (called(private, tmp_path / "run", "--check", **given) != 0) is bool(told)
+    assert told in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
