@@ -54,7 +54,7 @@ class Marginals:
         """Read what is on file; of terms that a crash cut nothing is left, and none held a number of the table."""
         found = [own for own in self.ledger.releases(self.mechanism) if own.sha256 is None]
         self._num_read = len(found)
-        told = [{"torn": own.torn} if own.content is None else dict(own.content) for own in found]
+        told = [dict[str, Any](own.content or {"torn": own.torn}) for own in found]
         while told and "torn" in told[0]:
             del told[0]
         self.terms, self.records = (told[0], told[1:]) if told else ({}, [])
