@@ -65,6 +65,7 @@ def test_each_group_and_each_command_stands_once(words: list[str], capsys: pytes
     assert re.findall(r"^  ([\w-]+) ", overview, re.M) == names
     assert re.findall(r"^(\w[\w ]+):$", overview, re.M) == list(groups)
     assert max(map(len, overview.splitlines())) <= 120
+    assert all(re.search(rf"^  {name} +[A-Z].*\.$", overview, re.M) for name in names), "each says what it does"
     assert len(names) <= (24 if "all" in words else 16)
 
 

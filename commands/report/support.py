@@ -14,6 +14,7 @@ from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.steps import PUBLIC_TREES
 from doppel.errors import UserError
 from doppel.lispress.api_table import read_api_names
+from doppel.text.topics import NO_NAME
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ def find_support(record: RunFolder, given: Sequence[str] | None, names: Names, o
     """
     tables = _tables(record)
     wanted = given if given is not None else record.experiment.get("supported")
-    where = {} if given is None else {"where": "what the command “page” was given"}
+    where = {} if given is None else {"where": "what the command “report” was given"}
     supported = read_supported(wanted, tables, **where)
     if supported is None or not occurring:
         is_idle = given is not None and not occurring
@@ -69,7 +70,8 @@ def find_support(record: RunFolder, given: Sequence[str] | None, names: Names, o
     told += f"; and {len(unknown) - 10} more" if len(unknown) > 10 else ""
     if unknown and len(unknown) == len(supported.patterns) + len(supported.without):
         if given is not None:
-            usual = sorted(name for name in occurring if name[:1].isalpha() and not names.is_plumbing(name))
+            named = [name for name in occurring if name[:1].isalpha() and not names.is_plumbing(name)]
+            usual = sorted(named, key=lambda name: (name.startswith(NO_NAME), name))
             raise UserError(
                 f"nothing that --supported names occurs in {record.folder} ({told}): give names as its page has them"
                 f"{', such as ' + repr(usual[0]) if usual else ''}, or a file of such names"

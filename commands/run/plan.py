@@ -36,6 +36,7 @@ def plan(
     quantization: Literal["nf4"] | None = None,
     json: bool = False,
 ) -> None:
+    """Print what a private run needs and guarantees, before anything is spent."""
     given = dict(locals())
     told = {} if given.pop("experiment") is None else _of_experiment(load(Path(str(experiment))), num_units)
     told |= {name: value for name, value in given.items() if value is not None}

@@ -110,7 +110,7 @@ SYSTEMS = {
             ("labels",),
             "label",
             needs="labels",
-            about="it writes a request for each label, with labels as frequent as in the data",
+            about="it writes a request for each label, with labels in the shares that were measured",
         ),
         System(
             "attributes",
@@ -125,7 +125,7 @@ SYSTEMS = {
             "1-stage, by topics",
             ("one_stage",),
             "utterance",
-            about="it writes requests, and topics are as frequent as in the data",
+            about="it writes requests, and draws of them by the measured shares of topics, as far as they have them",
         ),
         System(
             "evolution",

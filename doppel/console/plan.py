@@ -120,7 +120,9 @@ def plan(
             return
         num_parameters = num_parameters or memory["num_trained"]
     if spec is None:
-        raise UserError("give --num-units, --epochs and --target-epsilon; or --gpu, such as h100-80, for memory alone")
+        wanted = {"--num-units": num_units, "--epochs": epochs, "--target-epsilon": target_epsilon}
+        lacking = ", ".join(name for name, value in wanted.items() if value is None)
+        raise UserError(f"give {lacking}; or --gpu, such as h100-80, for memory alone")
     if num_parameters is None and (base is not None or _BASE.is_dir()):
         num_parameters = num_parameters_of(base or _BASE, lora)
     result = report(spec, num_parameters) | ({} if memory is None else {"memory": memory})

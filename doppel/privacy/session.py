@@ -239,8 +239,9 @@ def notes_on_origins(ledger: Ledger, scope: str, origins: Sequence[Mapping[str, 
 
     Formal guarantees:
         ε of a training holds for any start that does not depend on its data. A start that was paid for is a release of
-        its own, whose loss adds up with this one's: the ledger composes all that it has paid for, but a budget
-        states its own alone: so it is said where another budget, or ledger, has paid. A start that nobody paid for must be public.
+        its own, whose loss adds up with this one's. The ledger composes all that it has paid for, but a budget states
+        its own alone: so it is said where another budget, or ledger, has paid. A start that nobody paid for must be
+        public.
 
     Args:
         ledger: Of the training.
