@@ -18,9 +18,9 @@ from datamodules.batches.cut import cut, micro_batch
 from datamodules.batches.encoded import encode_examples
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.guards.canaries import Canary, audit_turns, make_examples, read_canary_examples
+from datamodules.guards.selection import Selection
 from datamodules.reading.columns import Columns
 from datamodules.reading.example import Example
-from datamodules.reading.examples import read_examples
 from datamodules.training_rows import first_units
 from datamodules.unit_data_module import UnitBatch, UnitDataModule
 from doppel.decoding.sampling import sample_texts
@@ -61,8 +61,7 @@ class TextSubject:
 
     def __init__(self, model: CausalLM, data: DialogueDataModule) -> None:
         self.model, self.data, self.name = model, data, data.rows.path
-        rows = read_examples(data.rows.path, data.unit, columns=data.rows.columns, unit_names=data.rows.unit_names)
-        self._turns = first_units(rows, data.limit_train_units)
+        self._turns = first_units(data.rows.read(), data.limit_train_units)
 
     def make(self, num: int, path: str | None, rng: random.Random) -> list[Example]:
         """Make up turns of random words, or read the user's."""
@@ -73,10 +72,15 @@ class TextSubject:
         return losses(self.model, turns, device)
 
     def hide(self, canaries: Sequence[Canary], folder: Path) -> None:
-        """Write a copy of the data with them, and take it."""
+        """Write a copy of the data with them, and take it.
+
+        The copy has the rows that the run selects, so that no canary is left out, or masked, by chance; and none is cut
+        (``truncate``): a row that is too long contributes zero, as one without a canary must.
+        """
         path = folder / "train.jsonl"
         write_json_lines(path, map(asdict, audit_turns(self._turns, canaries, self._format)))
-        self.data.rows, self.data.limit_train_units = replace(self.data.rows, path=str(path), columns=Columns()), None
+        self.data.rows = replace(self.data.rows, path=str(path), columns=Columns(), selection=Selection())
+        self.data.limit_train_units, self.data.truncate = None, False
 
     def extraction(self, canaries: Sequence[Canary], num: int, folder: Path, device: torch.device) -> dict[str, Any]:
         """Count copies of canaries and of training text among samples, which are kept in the folder."""

@@ -27,6 +27,7 @@ from datamodules.reading.columns import Columns, codes_of, reference_columns
 from datamodules.reading.example import Example, Field
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import content_digest, expand_path
+from doppel.console.heard import is_read_by_others
 from doppel.console.table import Table, show
 from doppel.errors import DataError
 from doppel.files import kind_of, read_json_lines, write_json, write_json_lines
@@ -164,7 +165,7 @@ def evaluate(
     heading, *rows = (
         [f"{name} (NOT PRIVATE)" if name.startswith("private/") else name, format_value(value)]
         for name, value in values.items()
-        if value is not None
+        if value is not None and not (name.startswith("private/") and is_read_by_others(out))
     )
     lines = [Table(heading, rows).text("<"), *(f"note: {note}" for note in notes)]
     sys.stdout.write("\n".join(lines) + "\n")

@@ -23,6 +23,7 @@ from datamodules.reading.columns import Columns, reference_columns
 from datamodules.reading.example import Example
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import expand_path
+from doppel.console.heard import is_read_by_others
 from doppel.console.table import Table
 from doppel.errors import DataError, UserError
 from doppel.files import write_json
@@ -111,6 +112,8 @@ def label_accuracy(
     }
     if out is not None:
         write_json(out, values)
+    if is_read_by_others(out):
+        values.pop("private/accuracy", None)
     sys.stdout.write(f"{accuracy_table(values)}\n")
 
 

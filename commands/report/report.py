@@ -91,7 +91,7 @@ def report(
             out=out,
         )
         print("".join(f"note: {note}\n" for note in notes), end="")
-        if numbers is not None and out is None:
+        if numbers is not None and out is None and not private:  # which is sent nowhere
             from callbacks.wandb_artifacts import harmless
             from commands.lightning.quiet import silence
             from commands.report.wandb_report import log_report

@@ -24,8 +24,9 @@ def log_report(record: RunFolder, report: dict[str, Any]) -> bool:
     """Log ``report.json`` as an artifact that came from the synthetic files, and its metrics as the run's summary.
 
     Only where the stages of the pipeline have W&B runs: offline if theirs are, and in their project. Figures named
-    ``private/…`` are left out of the summary; they are in the report, whose content stays where it is. Where the
-    privacy card is verified, the page is sent whole, as a panel too, beside a table of samples; else all stays here.
+    ``private/…`` are left out of the summary, and a report that has them is not named, for a digest tells whether a
+    guess is right. Where the privacy card is verified, the page, which has none of them, is sent whole, as a panel too,
+    beside a table of samples; else all stays here.
 
     Returns:
         Whether there was anything to log to.
@@ -60,7 +61,8 @@ def log_report(record: RunFolder, report: dict[str, Any]) -> bool:
             run.summary.update({f"{system}/{name}": value for name, value in numbers.items()})
         for system, spent in (report["privacy"] or {"systems": {}})["systems"].items():
             run.summary.update({f"{system}/epsilon": spent["epsilon"]})
-        run.log_artifact(artifact(record.folder / "report.json", "report"))
+        if not any(name.startswith("private/") for metrics in report["metrics"].values() for name in metrics):
+            run.log_artifact(artifact(record.folder / "report.json", "report"))
         if (record.folder / PAGE).is_file():
             is_verified = bool((report.get("card") or {}).get("verified"))
             run.log_artifact(artifact(record.folder / PAGE, "page", upload=is_verified))

@@ -165,9 +165,19 @@ class Columns:
         return "turns" in names and not set(self.of("text", names)).intersection(names)
 
     def in_file(self, records: Iterator[Record]) -> tuple[Columns, Iterator[Record]]:
-        """Return the columns that a file is read by, and its records: lines of text and the grammar have their own."""
+        """Return the columns that a file is read by, and its records: lines of text and the grammar have their own.
+
+        Raises:
+            DataError: These say whose a record is, and the file cannot: each line would be protected by itself.
+        """
         first = list(islice(records, 1))
         if any(_has_own_columns(where, record) for where, record in first):
+            if named := [name for name in ("messages", "unit") if getattr(self, name) is not None]:
+                raise DataError(
+                    f"it has no columns, and data.columns names {' and '.join(named)}, so that a {unit_of(None, self)} "
+                    "would be protected in name alone: leave them out, or give a file that has them",
+                    about=first[0][0].rpartition(":")[0],
+                )
             return Columns(attributes=self.attributes), chain(first, records)
         return self, chain(first, records)
 

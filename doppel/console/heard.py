@@ -47,6 +47,12 @@ class Log:
                 self._file.flush()
 
 
+def is_read_by_others(out: Path | None) -> bool:
+    """Whether what is printed is the output of a cluster's job, which all who hold the run may read, while a file of
+    its own has all figures: then none named ``private/…`` is printed."""
+    return out is not None and "SLURM_JOB_ID" in os.environ
+
+
 _log: ContextVar[Log | None] = ContextVar("log", default=None)  # of a thread: what others print is their own
 
 

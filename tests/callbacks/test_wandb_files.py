@@ -98,7 +98,7 @@ def pipeline(tmp_path_factory: pytest.TempPathFactory, tiny_model: str, corpus: 
         )
         prompts = [f"--data.init_args.prompts_path={output}"]
     report = dict.fromkeys(("experiment", "seed", "epsilon", "commit", "base_model", "num_samples"))
-    metrics = {"two_stage": {"word_overlap": 0.5, "private/copies": 3}}
+    metrics = {"two_stage": {"word_overlap": 0.5}}
     report |= {"metrics": metrics, "privacy": {"systems": {"two_stage": {"epsilon": 7.5}}}}  # type: ignore[dict-item]
     (run / "report.json").write_text(json.dumps(report))
     write_page(RunFolder(run), report)
@@ -207,6 +207,25 @@ def test_a_report_whose_card_is_verified_shows_its_page_and_samples(pipeline: Pa
     assert page.read_text() == (run / "report.html").read_text()
     (table,) = run.glob("report/wandb/offline-run-*/files/media/table/samples_*.table.json")
     assert len(json.loads(table.read_text())["data"]) == 4
+
+
+def test_a_report_with_private_figures_is_not_named_nor_is_a_page_that_shows_them_sent(
+    pipeline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "tiny"
+    shutil.copytree(pipeline, run, symlinks=True)
+    shutil.rmtree(run / "report")
+    report = json.loads((run / "report.json").read_text())
+    report["metrics"]["two_stage"]["private/copies"] = 3
+    assert log_report(RunFolder(run), report)
+    wandb.teardown()
+    (piece,) = pieces(run / "report")
+    assert not any(name.endswith("-report") for name, _ in piece.logged)
+    sent = []
+    monkeypatch.setattr("commands.report.wandb_report.log_report", lambda record, numbers: sent.append(record))
+    for more in ([], ["--private"]):
+        assert cli.main(["report", str(run), *more]) == 0
+    assert len(sent) == 1
 
 
 def test_the_privacy_page_says_who_may_read_each_file(pipeline: Path) -> None:

@@ -20,7 +20,7 @@ from table_files import FORMS, TEXT_FORMS, write_table
 from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.guards.check import check
 from datamodules.reading.attribute_codes import control_code, labels_of
-from datamodules.reading.columns import Columns, reference_columns
+from datamodules.reading.columns import Columns, ReferenceColumns, reference_columns
 from datamodules.reading.example import Example
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import content_digest
@@ -315,6 +315,16 @@ def test_columns_that_are_none_are_refused(columns: Any) -> None:
 def test_a_column_of_users_is_not_passed_over_where_each_row_would_be_protected(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="data.unit=user"):
         DialogueDataModule(str(tmp_path / "a.csv"), columns=Columns(unit="user_id"))
+
+
+@pytest.mark.parametrize("named", [{"messages": "messages"}, {"messages": "messages", "unit": "uid"}, {"unit": "uid"}])
+def test_lines_are_no_units_of_the_columns_that_are_named(tmp_path: Path, named: dict[str, str]) -> None:
+    """The ledger would say user or conversation, and each line would be protected by itself."""
+    (tmp_path / "a.txt").write_text("one\ntwo\n")
+    with pytest.raises(DataError, match="it has no columns, and data.columns names") as refused:
+        read_examples(str(tmp_path / "a.txt"), None if "messages" in named else "user", columns=Columns(**named))
+    assert refused.value.about == str(tmp_path / "a.txt")
+    assert len(read_examples(str(tmp_path / "a.txt"), "utterance", columns=ReferenceColumns(**named))) == 2
 
 
 def test_a_check_names_the_first_row_of_a_kind_and_counts_public_rows_alone(tmp_path: Path) -> None:

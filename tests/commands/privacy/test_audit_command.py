@@ -16,6 +16,7 @@ import cli
 from commands.privacy import audit_subjects, audit_trainer
 from commands.privacy.extraction import extraction_report
 from datamodules.batches.encoded import encode_examples
+from datamodules.dialogue_data_module import DialogueDataModule
 from datamodules.guards.canaries import Canary, audit_turns, make_examples
 from datamodules.reading.example import Example
 from datamodules.reading.examples import read_examples
@@ -184,6 +185,28 @@ def test_without_privacy_there_is_no_claim_and_given_canaries_are_used(
     capsys.readouterr()
     assert cli.main([*audit, f"--run_dir={tmp_path / 'other'}"]) == 2
     assert "canary 1 " in capsys.readouterr().err
+
+
+def test_canaries_are_neither_selected_nor_cut_and_absent_ones_teach_nothing(tiny_model: str, tmp_path: Path) -> None:
+    """As the run selects, masks or cuts its own rows; a hundred coins of which half are heads."""
+    rows = [
+        {"text": f"call number {n} please", "parse": "(Yield (Call))" if n % 2 else "(Yield (Ask))"} for n in range(80)
+    ]
+    (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given: dict[str, Any] = {"keep_share": 0.4, "keep_function": "Call", "truncate": True, "unit": "utterance"}
+    data = DialogueDataModule(str(tmp_path / "own.jsonl"), batch_size=4, **given)
+    subject = audit_subjects.TextSubject(UtteranceLM(base_model=tiny_model), data)
+    own = data.rows.read()
+    assert 0 < len(own) < 40
+    canaries = canaries_of(subject.make(100, None, random.Random(0)), [n % 2 == 0 for n in range(100)])
+    subject.hide(canaries, tmp_path)
+    found = data.rows.read()
+    assert [row.utterance for row in found[: len(own)]] == [row.utterance for row in own]
+    assert {c.turn.utterance for c in canaries if c.included} <= {row.utterance for row in found}
+    assert len(found) == len(own) + 100
+    encoded = encode_examples(found, subject._format, data.truncate)
+    taught = encoded.lengths > encoded.num_prompt
+    assert taught.tolist() == [True] * len(own) + [c.included for c in canaries]
 
 
 def test_help_says_what_an_audit_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -214,6 +214,21 @@ def test_private_values_only_when_asked(files: dict[str, str], tmp_path: Path) -
     assert any("not differentially private" in note for note in values["notes"])
 
 
+def test_private_values_are_not_in_the_output_of_a_job(
+    files: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    others = [{"utterance": f"something else {n}"} for n in range(9)]
+    private = write_lines(tmp_path / "private.jsonl", REFERENCE[:10] + others)
+    words = ["--synthetic", files["two_stage"], "--reference", files["reference"], "--private", private, "--no-mauve"]
+    for job in (None, "7"):
+        capsys.readouterr()
+        if job is not None:
+            monkeypatch.setenv("SLURM_JOB_ID", job)
+        run(*words, "--out", str(tmp_path / "report.json"))
+        assert ("private/exact_copies (NOT PRIVATE)" in capsys.readouterr().out) is (job is None)
+        assert "private/exact_copies" in json.loads((tmp_path / "report.json").read_text())
+
+
 @pytest.mark.parametrize(
     ("content", "place"),
     [
