@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from jsonargparse.typing import PositiveInt
 
-from commands.privacy.marginals import Marginals, fitted_again, measurements, read_releases, terms_of
+from commands.privacy.marginals import Marginals, fitted_again, read_releases, terms_of
 from commands.privacy.stage_release import StageRelease
 from commands.run_folder.stage_config import StageConfig
 from datamodules.reading.attribute_codes import AttributeCodes
@@ -101,7 +101,7 @@ def table_of(turns: Sequence[Example], codes: AttributeCodes) -> Table:
 def _read_again(codes: AttributeCodes, path: Path) -> Mixture:
     """The model by its releases: post-processing."""
     terms, records = read_releases(path)
-    if terms.get("columns") != codes.schema.as_dict() or not measurements(records):
+    if terms.get("columns") != codes.schema.as_dict() or terms["noise_multiplier"] is None:
         raise UserError("it was measured of other attributes: restore it, or the schema of the run", about=path)
     return fitted_again(terms, records)
 

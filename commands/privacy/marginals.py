@@ -114,7 +114,9 @@ class Marginals:
         stream, mechanism = Secret(noise_seed).stream("marginals"), NoisyMarginals(terms["noise_multiplier"])
         with tqdm(total=100, desc="measured", unit="%", bar_format=_BAR, disable=None) as bar:
             releases = mechanism.draw(private, stream, done=list(self.records), keep=keep, tell=tell)
-            return (independent if terms.get("method") == "independent" else aim)(releases)
+            model = (independent if terms.get("method") == "independent" else aim)(releases)
+        _tell_lost(self.terms, self.records)
+        return model
 
     def refuse_another(self, table: str, fingerprint: Callable[[], str]) -> None:
         """Refuse to draw by these releases for a table that is there and is not the one that was measured.
@@ -153,13 +155,19 @@ def terms_of(schema: Schema, unit: str, num_units: int, sigma: float | None, **m
 def fitted_again(terms: dict[str, Any], records: list[dict[str, Any]]) -> Mixture:
     """Fit a model to the releases of a table: post-processing, the table is not opened."""
     from doppel.tables import aim, independent
-    from doppel.tables.releases import lost_error
 
-    found = measurements(records)
-    if len({measured.clique for measured in found if len(measured.clique) == 1}) < len(terms["columns"]):
-        raise lost_error()
+    _tell_lost(terms, records)
     refit = independent.refit if terms.get("method") == "independent" else aim.refit
-    return refit([len(values) for values in terms["columns"].values()], terms["num_units"], found)
+    return refit([len(values) for values in terms["columns"].values()], terms["num_units"], measurements(records))
+
+
+def _tell_lost(terms: dict[str, Any], records: list[dict[str, Any]]) -> None:
+    measured = {own.clique[0] for own in measurements(records) if len(own.clique) == 1}
+    for name in (name for place, name in enumerate(terms["columns"]) if place not in measured):
+        print(
+            f"warning: a crash cut the line of the counts of {name!r}, and nothing was left to count it again: its "
+            "values are drawn equally often"
+        )
 
 
 def measurements(records: list[dict[str, Any]]) -> list[Measurement]:

@@ -129,6 +129,8 @@ def _of_columns(manifest: Manifest, samples: Entry) -> Release | None:
         terms, records = read_releases(manifest.path(entry))
         codes = AttributeCodes(Schema(tuple(Column(name, tuple(v)) for name, v in terms["columns"].items())))
         columns = [measured for measured in measurements(records) if len(measured.clique) == 1]
+        if not columns:  # a crash has lost the only one
+            continue
         shares = {
             part: float(count) / terms["num_units"]
             for measured in columns

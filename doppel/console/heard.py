@@ -48,8 +48,7 @@ class Log:
 
 
 def is_read_by_others(out: Path | None) -> bool:
-    """Whether what is printed is the output of a cluster's job, which all who hold the run may read, while a file of
-    its own has all figures: then none named ``private/…`` is printed."""
+    """Whether a job prints, whose output others read, and figures named ``private/…`` stand in a file of their own."""
     return out is not None and "SLURM_JOB_ID" in os.environ
 
 

@@ -41,13 +41,13 @@ def aim(releases: Releases) -> Mixture:
     model = Mixture(table.sizes)
     total, num_columns = budget.remaining, len(table.sizes)
     candidates = pairs(num_columns)
-    for place in range(num_columns):
+    for place in range(0 if budget.is_used_up else num_columns):
         releases.measure((place,), (ONE_WAY if candidates else 1.0) * total / num_columns)
     model.start_from(releases.measurements)
     model.fit(releases.measurements, table.num_units)
     planned = budget.remaining / NUM_ROUNDS
     is_last = not candidates
-    while not is_last:
+    while not (is_last or budget.is_used_up):
         is_last = budget.remaining < 2 * planned
         square = budget.remaining if is_last else planned
         sigma = 1 / math.sqrt((1 - CHOICE) * square)

@@ -20,6 +20,8 @@ def independent(releases: Releases) -> Mixture:
     """
     num_columns = len(releases.table.sizes)
     for place in range(num_columns):
+        if releases.budget.is_used_up:  # a crash has lost the last column
+            break
         releases.measure((place,), releases.budget.remaining / (num_columns - place))
     return refit(releases.table.sizes, releases.table.num_units, releases.measurements)
 

@@ -39,8 +39,13 @@ class Mixture(nn.Module):
         self._optimizer = torch.optim.Adam(self.parameters(), betas=(0.9, 0.99))
 
     def start_from(self, measurements: Sequence[Measurement]) -> None:
-        """Let the columns start at their measured shares, each component a little apart from them."""
+        """Let the columns start at their measured shares, each component a little apart from them.
+
+        A column of which nothing was measured has all its values equally often.
+        """
         with torch.no_grad():
+            for place in set(range(len(self.sizes))) - {measured.clique[0] for measured in measurements}:
+                self.columns[place].zero_()
             for measured in measurements:
                 counts = np.clip(measured.counts, 0.5, None)
                 self.columns[measured.clique[0]] += torch.from_numpy(np.log(counts / counts.sum())).float()
@@ -58,7 +63,7 @@ class Mixture(nn.Module):
             (measured.clique, torch.from_numpy(measured.counts / num_units).float(), (num_units / measured.sigma) ** 2)
             for measured in measurements
         ]
-        for step in range(steps):
+        for step in range(steps if wanted else 0):
             for group in self._optimizer.param_groups:
                 group["lr"] = rate * (1 - (1 - _LAST_RATE) * step / steps)
             weights, columns = self._probabilities()

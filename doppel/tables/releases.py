@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from doppel.privacy.secret import KeyedStream
 
 
-#: How the record of a price begins.
-_PRICE = '{"mu_squared"'
+#: How the record of a price begins; and the price in a record of an earlier version, which was kept beside the values.
+_PRICE, _OWN_PRICE = '{"mu_squared"', re.compile(r'"mu_squared": ([^,}]+)[,}]')
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ class Releases:
         is kept before it is drawn, and its values after it. A release that is read again costs what was kept, whatever
         is asked now, and its noise is not drawn a second time. One that was not drawn, or whose values nobody saw, is
         drawn at the price that was kept. One whose values a crash cut, so that some may be read, was lost: it costs as
-        much, and is drawn anew from what is left. So what is left is never more than μ² less all that was ever seen.
+        much, and is drawn anew from what is left, if there is any. So what is left is never more than μ² less all that
+        was ever seen.
 
     Args:
         table: The private table.
@@ -119,8 +121,6 @@ class Releases:
 
     def _pay(self, square: float) -> float:
         """μ of a release that is about to be drawn: it is kept before, or was by a run that was interrupted then."""
-        if self.budget.is_used_up:
-            raise lost_error()
         if self._done:
             return self.budget.spend(_asked(self._done.pop(0).square, square))
         mu = self.budget.spend(square)
@@ -142,7 +142,9 @@ class Releases:
     def _pay_for_lost(self) -> None:
         """Pay for what was lost next, before anybody asks how much is left."""
         while self._done and self._done[0].is_lost:
-            self.budget.spend(self._done.pop(0).square)
+            square = min(self._done.pop(0).square, self.budget.remaining)
+            if square > 0:
+                self.budget.spend(square)
 
 
 @dataclass
@@ -160,11 +162,15 @@ def _releases_of(records: Iterable[dict[str, Any]]) -> list[_Done]:
     for record in records:
         waits = bool(done) and done[-1].values is None and not done[-1].is_lost
         if "torn" in record:
-            if _PRICE.startswith(record["torn"][: len(_PRICE)]):
+            cut = record["torn"]
+            if _PRICE.startswith(cut[: len(_PRICE)]):
                 continue  # a price, for which nothing was drawn
-            if not waits:  # an earlier version kept the price beside the values
-                raise lost_error()
-            done[-1].is_lost = True
+            if waits:
+                done[-1].is_lost = True
+            elif own := _OWN_PRICE.search(cut):
+                done.append(_Done(float(own[1]), is_lost=True))
+            elif not cut.startswith('{"marginal"'):  # a choice, before its price: nobody knows what it cost
+                done.append(_Done(math.inf, is_lost=True))
         elif "mu_squared" in record:
             if waits:
                 done[-1].is_lost = True
@@ -185,11 +191,3 @@ def _asked(kept: float, square: float) -> float:
 
 def _other_error() -> DataError:
     return DataError("the releases that were kept are not those of this command: restore the file")
-
-
-def lost_error() -> DataError:
-    """Say that a release was lost, and nothing is left to draw it anew, or to tell what it cost."""
-    return DataError(
-        "a crash cut the line of a release that cannot be paid for again: give another --out, or begin another run, "
-        "whose releases are charged again"
-    )

@@ -117,8 +117,13 @@ def test_releases_of_an_earlier_version_had_their_price_beside_them(codes: np.nd
     again = of(codes, 1.0, done=[kept[0] | kept[1]])
     assert (again.measure((0,), 0.3).counts == np.array(kept[1]["counts"])).all()
     assert again.budget.remaining == pytest.approx(0.7)
-    with pytest.raises(DataError, match="cannot be paid for again"):
-        of(codes, 1.0, done=[{"torn": '{"marginal": [0], "mu_squared": 0.3, "sigma": 1.8, "counts": [74.5'}])
+    for cut, left in (
+        ('{"marginal": [0], "mu_squared": 0.3, "sigma": 1.8, "counts": [74.5', 0.7),
+        ('{"marginal": [0], "mu_sq', 1.0),  # and no count
+        ('{"choice": [0, 1], "mu_squared": 0.2}', 0.8),
+        ('{"choice": [0, 1', 0.0),  # nobody knows what it cost
+    ):
+        assert of(codes, 1.0, done=[{"torn": cut}]).budget.remaining == pytest.approx(left)
 
 
 @pytest.mark.usefixtures("short_fits")
@@ -145,11 +150,17 @@ def test_what_a_crash_cut_costs_what_was_kept_and_all_together_no_more(
         assert not again, "whoever goes on reads it in the same way"
 
 
-def test_what_nothing_is_left_to_draw_again_is_said(codes: np.ndarray) -> None:
+def test_a_column_that_nothing_is_left_to_draw_again_has_its_values_equally_often(codes: np.ndarray) -> None:
     kept: list[dict[str, Any]] = []
     independent(of(codes, 0.5, keep=kept.append))
-    with pytest.raises(DataError, match="cannot be paid for again"):
-        independent(of(codes, 0.5, done=[*kept[:7], {"torn": '{"marginal": [3], "sigma": 2'}]))
+    cut = {"torn": '{"marginal": [3], "sigma": 2'}
+    model = independent(of(codes, 0.5, done=[*kept[:7], cut]))
+    assert model.shares([(3,)])[0] == pytest.approx(np.full(5, 0.2))
+    assert np.abs(model.shares([(0,)])[0] - shares(codes, SIZES, (0,))).max() < 0.05
+    table = Table(codes[:, :1], np.full(len(codes), 2**24), SIZES[:1], len(codes))
+    alone = Releases(table, 1.0, Secret().stream("test"), done=[{"mu_squared": 1.0}, cut])
+    assert aim(alone).shares([(0,)])[0] == pytest.approx(np.full(3, 1 / 3)) and not alone.measurements
+    assert refit(SIZES[:1], 2000, []).shares([(0,)])[0] == pytest.approx(np.full(3, 1 / 3))
 
 
 def test_rows_are_drawn_in_the_shares_of_the_model_however_few() -> None:
