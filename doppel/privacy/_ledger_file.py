@@ -348,7 +348,7 @@ class LedgerFile:
                     raise self._damaged("it is of steps that were not spent, or of nothing")
                 known.releases.append(Released(steps, record.get("sha256"), record.get("content")))
                 if "content" in record and known.is_overdrawn:
-                    self._note(known.scope, f"more was released as {known.stage} than is paid for", True)
+                    self._note(known.scope, f"more was released as {known.stage} than was charged", True)
             case "caveat":
                 self._note(record["scope"], str(record["text"]), bool(record["voids"]))
             case other if version == 2 and other in _OF_VERSION_2:

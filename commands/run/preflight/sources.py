@@ -154,7 +154,6 @@ def read_sources(plan: RunPlan) -> Read:
                     f"the label {label[:40]!r} … leaves no room for text in model.max_length: shorten it, and in rows",
                     about=experiment.labels,
                 )
-        _refuse_words_of_nothing(experiment, labels or (), rows)
     for row in rows:
         if row.kind == "other" and row.field in _READERS:
             _READERS[row.field](Path(expand_path(str(row.path))))
@@ -185,6 +184,8 @@ def read_sources(plan: RunPlan) -> Read:
             )
         notes += checked.notes
         num_units |= {str(row.path): checked.num_units} if is_train else {}
+    if plan.is_anew:
+        _refuse_words_of_nothing(experiment, labels or (), rows)
     public: list[Named] = [(row.field, row.path, row.columns) for row in rows if row.kind == "public"]
     if experiment.is_private:
         public += learnt_from("public_parser", experiment.public_parser)
@@ -206,7 +207,7 @@ def _refuse_words_of_nothing(experiment: Experiment, labels: Sequence[str], rows
         raise UserError(
             f"label_words describes {unknown[0]!r}, which no label is{meant}: there are "
             f"{', '.join(sorted(known)[:_SHOWN])}{', …' if len(known) > _SHOWN else ''}",
-            about=experiment.labels,
+            about=experiment.labels or "",
         )
 
 

@@ -353,7 +353,7 @@ def test_a_ledger_that_has_released_more_than_was_paid_is_void(table: Path) -> N
     book = Ledger(path)
     book.release("metadata/rows.csv", content={"marginal": [0], "mu_squared": 0.02, "sigma": 7.0, "counts": [1.0]})
     told = Ledger(path).summary()
-    assert told["scopes"]["metadata"]["voids"] == ["more was released as rows.csv than is paid for"]
+    assert told["scopes"]["metadata"]["voids"] == ["more was released as rows.csv than was charged"]
     assert told["scopes"]["metadata"]["epsilon"] is None
     assert cli.main(["verify", str(path.parent / "rows.csv")]) == 1
 
