@@ -297,6 +297,16 @@ def kind_of(value: object) -> str:
     return known.get(type(value), f"a {type(value).__name__}")
 
 
+def refuse_existing(path: Path, option: str = "--out") -> None:
+    """Refuse to write over a file that somebody may have worked on, or that took long.
+
+    Raises:
+        DataError: It is there.
+    """
+    if path.exists():
+        raise DataError(f"it is there already, and would be overwritten: give another {option}", about=path)
+
+
 def try_folder(folder: Path) -> None:
     """Make a folder, and find out whether it can be written to, before anything is spent.
 

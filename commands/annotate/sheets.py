@@ -17,7 +17,7 @@ from datamodules.reading.columns import USUAL
 from datamodules.reading.records import head_of, read_records
 from doppel.compressed import ending
 from doppel.errors import DataError
-from doppel.files import write_json_lines, write_text
+from doppel.files import refuse_existing, write_json_lines, write_text
 
 #: Columns of a sheet; annotators fill the last.
 COLUMNS = ("id", "utterance", "parse", "confidence", "template", "correction")
@@ -41,6 +41,7 @@ def write_sheet(file: Path, sheet: Path, parser: Path | None = None) -> str:
         DataError: The file cannot be read, or a row has no utterance, or no tree and there is no parser.
         UserError: The parser cannot be loaded.
     """
+    refuse_existing(sheet, "--to-sheet")  # it may be filled in
     rows = []
     for number, (where, record) in enumerate(read_records(str(file)), 1):
         text = next((record[name] for name in USUAL["text"] if record.get(name)), None)

@@ -22,7 +22,7 @@ from datamodules.reading.examples import read_examples
 from datamodules.reading.files import content_digest, expand_path
 from datamodules.reading.records import head_of, read_records
 from doppel.errors import DataError, UserError
-from doppel.files import append_json_line, cut_torn_line, read_json_lines, try_folder, write_json_lines
+from doppel.files import append_json_line, cut_torn_line, read_json_lines, refuse_existing, try_folder, write_json_lines
 from doppel.tables.schema import OTHER, Column, Schema
 
 
@@ -57,6 +57,9 @@ def fill(
     Raises:
         UserError: A file, a model or the schema cannot be used, or the parser has read the table.
     """
+    if out.suffix != ".jsonl":
+        raise UserError("rows are written as JSON lines: give a name that ends in .jsonl", about=f"--out {out}")
+    refuse_existing(out)
     known = Schema.read(schema)
     AttributeCodes(known, schema)  # what a prompt could not say is found out before the long work
     if not known.filled and parser is None:

@@ -18,7 +18,7 @@ from datamodules.reading.example import Example, Unit
 from datamodules.reading.examples import iter_examples
 from datamodules.reading.files import expand_path
 from doppel.errors import UserError
-from doppel.files import whole_file, write_json
+from doppel.files import refuse_existing, whole_file, write_json
 from doppel.redaction.mechanisms import MechanismName, word_mechanism
 
 if TYPE_CHECKING:
@@ -76,8 +76,7 @@ def perturb(
     """
     if out.suffix not in (".jsonl", ".csv"):
         raise UserError("rows are written as .jsonl or .csv: give such a name", about=f"--out {out}")
-    if out.exists():
-        raise UserError("it is there already, and would be overwritten: give another --out", about=out)
+    refuse_existing(out)
     from doppel.redaction.word_level import Perturber
 
     made = word_mechanism(mechanism, _vectors(encoder), epsilon, set_size)

@@ -15,7 +15,7 @@ from datamodules.reading.columns import Columns
 from datamodules.reading.files import expand_path
 from doppel.compressed import ending
 from doppel.errors import DataError, UserError
-from doppel.files import write_json
+from doppel.files import refuse_existing, write_json
 from doppel.redaction.mask import Redacted, Redactor
 from doppel.redaction.patterns import rules_of
 from doppel.redaction.pseudonyms import pseudonyms as draws_of
@@ -127,8 +127,7 @@ def redact(
     tables = {"sensitive": sensitive, "safe": safe}
     targets = {name: _target(out, name, table) for name, table in tables.items()}
     for path in (*targets.values(), out / "redaction.json"):
-        if path.exists():
-            raise UserError("it is there already, and would be overwritten: give another --out", about=path)
+        refuse_existing(path)
     share = held_out if level > 0 else 0.0
     ranker = _ranker([*tables.values()], columns, share) if level > 0 else None
     key = secrets.token_bytes(32)  # of this command alone: who has both files learns no name from another's

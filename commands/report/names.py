@@ -102,8 +102,7 @@ def write_template(path: Path, called: Names, told: Mapping[str, str], plumbing:
     Raises:
         UserError: The file is there, and may be filled in.
     """
-    if path.exists():
-        raise UserError("is there already: fill that in, or give a new file", about=f"--names-template {path}")
+    files.refuse_existing(path, "--names-template, or fill that in")
     lines = ["# What people call these; where nothing stands, the name itself is shown.\n"]
     for name, about in told.items():
         lines += [f"# {about}\n" if about else "", _yaml({name: called.words.get(plain(name), "")})]

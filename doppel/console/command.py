@@ -6,9 +6,11 @@ import argparse
 import dataclasses
 import importlib
 import inspect
+import os
 import re
 import types
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any, NoReturn, Union, get_args, get_origin, get_type_hints
 
 import docstring_parser
@@ -16,6 +18,9 @@ from jsonargparse import ActionYesNo, ArgumentParser, DefaultHelpFormatter
 
 from doppel.console.errors import NearestKey
 from doppel.errors import UserError
+
+#: Options that name a file to write.
+WRITTEN = {"out", "csv", "to_sheet"}
 
 
 class HelpFormatter(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
@@ -126,6 +131,7 @@ def call(function: Callable[..., int | None], words: list[str], prog: str) -> in
     if fields:
         _refuse_twice(parser, words)
     values = vars(parser.instantiate(parser.parse_args(words)))
+    _refuse_own_input({p: values[p] for p in inspect.signature(function).parameters})
     parameters = inspect.signature(function).parameters.values()
     positional = [values[p.name] for p in parameters if p.kind is not p.KEYWORD_ONLY]
     return function(*positional, **{p.name: values[p.name] for p in parameters if p.kind is p.KEYWORD_ONLY}) or 0
@@ -148,6 +154,28 @@ def _refuse_twice(parser: CommandParser, words: list[str]) -> None:
     for option in dict.fromkeys(given):
         if given.count(option) > 1:
             raise UserError(f"{option} is given twice: give it once")
+
+
+def _refuse_own_input(values: Mapping[str, Any]) -> None:
+    """Refuse to write to a file that the command also reads: half of it would be gone where it ends early.
+
+    Raises:
+        UserError: What one of :data:`WRITTEN` names is another argument's file.
+    """
+    for target in WRITTEN & values.keys():
+        out = values[target]
+        for name, value in values.items():
+            for read in value if isinstance(value, list | tuple) else [value]:
+                if name != target and isinstance(read, str | Path) and _is_same_file(out, read):
+                    option = f"--{target.replace('_', '-')}"
+                    raise UserError(f"{option} is the file that is read: give another {option}", about=str(out))
+
+
+def _is_same_file(out: Path | str | None, read: Path | str) -> bool:
+    try:
+        return out is not None and Path(out).is_file() and os.path.samefile(out, read)
+    except (OSError, ValueError):  # a text that names no file
+        return False
 
 
 def check_options(function: Callable[..., Any], values: Mapping[str, Any], way: str, takes: Collection[str]) -> None:

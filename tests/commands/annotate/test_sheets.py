@@ -56,6 +56,26 @@ def samples(tmp_path: Path) -> Path:
     return path
 
 
+def test_work_of_annotators_is_not_written_over(
+    samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sheet, jsonl = tmp_path / "sheet.csv", tmp_path / "sheet.jsonl"
+    for path in (sheet, jsonl):
+        assert run("choose", samples, "--to-sheet", path) == 0
+        filled = [row | {"correction": "ok"} for row in read(path) if row["utterance"] != "garbled"]
+        write(path, filled) if path is sheet else path.write_text("".join(json.dumps(row) + "\n" for row in filled))
+        before = path.read_bytes()
+        assert run("choose", samples, "--to-sheet", path) == 2
+        assert "there already" in capsys.readouterr().err
+        assert run("choose", "--from-sheet", path, "--out", path) == 2
+        assert "--out is the file that is read" in capsys.readouterr().err
+        assert path.read_bytes() == before
+    before = samples.read_bytes()
+    assert run("choose", samples, "--num", "2", "--out", tmp_path / "." / samples.name) == 2
+    assert run("choose", samples, "--to-sheet", samples) == 2 and samples.read_bytes() == before
+    assert run("choose", "--from-sheet", sheet, "--out", tmp_path / "annotated.jsonl") == 0
+
+
 def test_no_cell_of_a_sheet_is_a_formula_and_every_text_comes_back(tmp_path: Path) -> None:
     texts = [
         '=HYPERLINK("http://x", "ok")',

@@ -46,6 +46,18 @@ def call(folder: Path, *more: str, table: str = "private.jsonl", out: str = "fil
     return cli.main([*words, *more])
 
 
+def test_no_file_is_written_over_and_what_is_written_has_its_ending(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(fill_module, "value_chooser", lambda by: pytest.fail("a model is loaded before the refusal"))
+    before = (folder / "private.jsonl").read_bytes()
+    assert call(folder, out="private.jsonl") == 2 and "--out is the file that is read" in capsys.readouterr().err
+    assert call(folder, out="schema.yaml") == 2 and call(folder, out="filled.csv") == 2
+    (folder / "other.jsonl").write_text("mine\n")
+    assert call(folder, out="other.jsonl") == 2 and "there already" in capsys.readouterr().err
+    assert (folder / "private.jsonl").read_bytes() == before and (folder / "other.jsonl").read_text() == "mine\n"
+
+
 def test_a_column_is_filled_with_public_values_and_all_else_stays(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
