@@ -103,7 +103,7 @@ class Pair:
 
     Raises:
         DataError: The vectors cannot be compared.
-        UserError: k is not positive.
+        UserError: k is not positive, or most rows of a set occur once and are not more than k.
     """
 
     def __init__(
@@ -115,6 +115,12 @@ class Pair:
         self.rows: Distinct = distinct(a, b)
         single = ~self.rows.repeats
         sizes = self.rows.counts[:, single].sum(1)
+        for side, num_single, num_rows in zip("AB", sizes, self.rows.counts.sum(1), strict=True):
+            if num_single <= k and 2 * num_single > num_rows:
+                raise UserError(
+                    f"{side} has {num_rows} rows, of which {num_single} occur once: too few for the distance of the "
+                    f"{k}-th neighbour; give more texts, or a smaller k (--estimate.k)"
+                )
         self.is_point = single if sizes.min() > k else np.zeros_like(single)  # fewer have no k-th neighbour
         self.points = self.rows.vectors[self.is_point]
         self.is_first = self.rows.counts[0, self.is_point] > 0

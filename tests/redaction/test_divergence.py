@@ -103,6 +103,14 @@ def test_equal_sets_and_sets_of_one_text_are_no_distance_apart(order: float) -> 
         assert Comparison(Pair(a, b, 10)).divergences(order) == (0.0, 0.0)
 
 
+def test_sets_without_neighbours_are_refused_and_not_called_repeated() -> None:
+    few, many = (np.random.default_rng(seed).standard_normal((num, 3)) for seed, num in ((1, 30), (2, 300)))
+    for a, b, side in ((few, many, "A"), (many, few, "B"), (few, few + 1, "A")):
+        with pytest.raises(UserError, match=f"{side} has 30 rows, of which 30 occur once: .* smaller k"):
+            Pair(a, b, k=40)
+    assert Pair(few, many, k=29).is_point.all()
+
+
 def test_the_share_that_the_other_set_lacks_is_told_and_raises_the_divergence() -> None:
     first, _ = Pair(mixed(0.5, 1), mixed(0.0, 2)).divergences(2)
     assert first.only == 0.5 and first.share == 0.5 and first.divergence() > np.log(0.5 * 0.5 * 4000) - 0.1
