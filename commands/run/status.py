@@ -122,7 +122,7 @@ def _spent(run: Path) -> str:
 def _here(run: Path) -> tuple[str | None, bool]:
     """The step that a run on this machine has begun last, and whether it goes on."""
     log = run / LOG
-    begun = _BEGUN.findall(log.read_text(encoding="utf-8", errors="replace")) if log.is_file() else []
+    begun = _BEGUN.findall(_read(log)) if log.is_file() else []
     if not (run / ".lock").is_file():
         return None, False
     try:
@@ -135,11 +135,17 @@ def _here(run: Path) -> tuple[str | None, bool]:
 
 def _last_error(run: Path, name: str, job: str | None, is_here: bool) -> str | None:
     """The last line of an error that a step has left; None where it left none."""
-    files = [run / LOG] if is_here else []
+    said = [_BEGUN.split(_read(run / LOG))[-1]] if is_here else []
     if job is not None:
-        places = [f"{glob.escape(str(folder / name))}-{job}*.out" for folder in (run / "slurm", run.parent / "slurm")]
-        files += [Path(path) for place in places for path in glob.glob(place)]
-    lines = [line for file in files for line in file.read_text(encoding="utf-8", errors="replace").splitlines()]
-    errors = [line.strip() for line in lines if re.search(r"\berror\b|Error:", line) and "srun: error" not in line]
+        folders = [glob.escape(str(folder / name)) for folder in (run / "slurm", run.parent / "slurm")]
+        places = [f"{folder}-{job}{end}" for folder in folders for end in (".out", "_[0-9]*.out")]
+        said += [_read(Path(path)) for place in places for path in glob.glob(place)]
+    lines = [line.strip() for text in said for line in text.splitlines()]
+    errors = [line for line in lines if re.search(r"\berror\b|Error:", line) and "srun: error" not in line]
+    errors = [line for line in errors if ", see above; " not in line] or errors
     head = "failed" if job is None or is_here else f"job {job} failed"
     return f"{head}: {errors[-1][:300]}" if errors else None
+
+
+def _read(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace")

@@ -63,10 +63,25 @@ def test_what_runs_here_is_known_by_its_lock_and_its_log(run: Path, capsys: pyte
     from commands.run_folder.ownership import hold
 
     (run.parents[1] / "bin" / "queue").write_text("")
-    (run / "run.log").write_text("── one_stage-one_stage (1 of 4): training\nerror: killed\n")
+    began, ended = "── one_stage-one_stage (1 of 4): training\n", "error: one_stage was killed, see above; …\n"
+    (run / "run.log").write_text(f"── public (1 of 4): training\nerror: of another step\n{began}")
     with hold(run):
         assert "  one_stage-one_stage: runs on this machine" in told(capsys, "status", str(run))
-    assert "  one_stage-one_stage: failed: error: killed" in told(capsys, "status", str(run), status=1)
+    assert "  one_stage-one_stage: job 12 has left the queue" in told(capsys, "status", str(run))
+    for said, line in {ended: ended, f"error: full disk\n{ended}": "error: full disk\n"}.items():
+        (run / "run.log").write_text(f"error: of before\n{began}{said}")
+        assert f"  one_stage-one_stage: failed: {line}" in "\n".join(told(capsys, "status", str(run), status=1)) + "\n"
+
+
+def test_a_task_of_a_grid_is_not_told_the_error_of_another(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (run.parents[1] / "bin" / "queue").write_text("")
+    (run / "slurm" / "one_stage-sample_one_stage.job").write_text("13_1\n")
+    (run.parent / "slurm" / "one_stage-sample_one_stage-13_10.out").write_text("error: of task 10\n")
+    assert "  one_stage-sample_one_stage: job 13_1 has left the queue" in told(capsys, "status", str(run))
+    (run.parent / "slurm" / "one_stage-sample_one_stage-13_1_0.out").write_text("error: of its process\n")
+    assert "  one_stage-sample_one_stage: job 13_1 failed: error: of its process" in told(
+        capsys, "status", str(run), status=1
+    )
 
 
 def test_jobs_of_a_run_are_cancelled_and_no_others(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
