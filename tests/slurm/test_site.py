@@ -54,6 +54,17 @@ def test_what_is_no_time_is_refused_with_the_forms_that_are(time: str, tmp_path:
     assert "D-HH:MM:SS" in str(error.value)
 
 
+def test_a_job_has_more_time_than_it_is_told_to_save_in() -> None:
+    """SLURM signals a job at its start where its limit is shorter, and it would be requeued for ever."""
+    for site in (Site(fit_time="2", notice_s=None), Site(fit_time="10:00", notice_s=600)):
+        with pytest.raises(UserError, match="fit_time is .* more than (120|600) s, or a smaller notice_s"):
+            site.sbatch([Step("fit", "fit")])
+    assert "--signal=USR2@119" in Site(fit_time="2", notice_s=119).sbatch([Step("fit", "fit")])
+    for seconds_of_notice in (0, -1, 65_536):
+        with pytest.raises(UserError, match="from 1 to 65535"):
+            Site(notice_s=seconds_of_notice)
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [("0042", "0042"), ("42", 42), ("-1.5", -1.5), ("0.5", 0.5), ("1_000", 1000), ("1e-6", 1e-6), ("1e2", 100)],

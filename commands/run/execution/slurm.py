@@ -29,6 +29,8 @@ AUTO, _EACH = "auto", 16
 _MEMORY = re.compile("([0-9]+)([KMGT]?)")
 #: Seconds before the time limit, at which a job is told to save; more for each GiB of a checkpoint, on a busy disk.
 _NOTICE, _SAVING = 120, 10
+#: The most that ``sbatch --signal`` takes.
+_LONGEST_NOTICE = 65_535
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,8 @@ class Site:
             value = getattr(self, name)
             if value is not None and seconds(value) is None:
                 raise UserError(f"{name} is {value!r}: give {TIMES}")
+        if self.notice_s is not None and not 1 <= self.notice_s <= _LONGEST_NOTICE:
+            raise UserError(f"notice_s is {self.notice_s}: give seconds from 1 to {_LONGEST_NOTICE}, or null")
         for name in ("fit_mem", "predict_mem", "tool_mem"):
             value = getattr(self, name)
             if value not in (None, AUTO) and not _MEMORY.fullmatch(value):
@@ -159,7 +163,13 @@ class Site:
         time, memory = getattr(self, f"{own}_time"), getattr(self, f"{own}_mem")
         more = [*(self.node_sbatch_args if is_on_all else []), *self.sbatch_args]
         base, checkpoint = _of_bases(tasks, steps) if is_on_all else (0, 0)
-        notice = _NOTICE + (_SAVING * checkpoint if kind == "fit" else 0)
+        notice = self.notice_s or min(_NOTICE + (_SAVING * checkpoint if kind == "fit" else 0), _LONGEST_NOTICE)
+        limit = seconds(time) if time is not None and is_on_all else None
+        if limit is not None and limit <= notice:  # it would be told to save at its start, and again after each requeue
+            raise UserError(
+                f"{own}_time is {time!r}, and a job is told to save {notice} s before it ends, so this one would do "
+                f"nothing else: give more than {notice} s, or a smaller notice_s"
+            )
         options = {
             "chdir": PLACE,
             "export": "ALL",
@@ -172,7 +182,7 @@ class Site:
             "account": self.account,
             "qos": self.qos,
             "time": time,
-            "signal": f"{self.signal}@{self.notice_s or notice}",
+            "signal": f"{self.signal}@{notice}",
             "mem": None if any(word.startswith("--mem") for word in more) else _times(memory, tasks, base),
         }
         return ["sbatch", "--parsable", *(f"--{k}={v}" for k, v in options.items() if v is not None), *more]

@@ -99,7 +99,20 @@ def _mechanisms(plan: Readiness | Outlook) -> Any:
 
 
 def _ledger(run: Path, budgets: Sequence[PrivacyArguments]) -> Ledger:
-    """That of the run, or the one that it will join."""
+    """That of the run, or the one that it will join.
+
+    Raises:
+        UserError: It cannot be written to.
+    """
     own = run / FILE_NAME
     shared = next((given.ledger_path for given in budgets if given.ledger_path), None) or os.environ.get(SITE)
-    return Ledger(own if own.exists() or not shared else Path(os.path.expandvars(shared)))
+    ledger = Ledger(own if own.exists() or not shared else Path(os.path.expandvars(shared)))
+    path = ledger.path.absolute()
+    there = next(place for place in (path, *path.parents) if place.exists())
+    if path.is_dir() or not (there == path or there.is_dir()) or not os.access(there, os.W_OK):
+        raise UserError(
+            f"the ledger cannot be written to, and no step is taken before it is charged: give another place as "
+            f"{'privacy.ledger_path' if shared and ledger.path != own else 'RUN_DIR'}, or mend its permissions",
+            about=path,
+        )
+    return ledger

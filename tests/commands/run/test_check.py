@@ -288,6 +288,20 @@ def test_a_check_ends_with_what_each_system_will_do(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.filterwarnings("ignore:delta")
+def test_a_ledger_that_cannot_be_written_to_is_told_before_a_step_needs_it(
+    users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimate, "forecast", lambda *_: (1.0, 3.0, None))
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file" / "ledger.jsonl", tmp_path):  # below a file, and a folder
+        more = {"systems": ["one_stage"], "privacy.ledger_path": str(path)}
+        assert called(users, tmp_path / "run", "--check", **more) == 2
+        told = capsys.readouterr().err
+        assert f"{path}: the ledger cannot be written to" in told and "privacy.ledger_path" in told
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:delta")
 def test_what_all_systems_and_all_runs_on_the_same_data_come_to_is_told_and_limited_before_it_is_paid(
