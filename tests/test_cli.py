@@ -98,6 +98,27 @@ def test_shipped_overlays_parse(
     assert "class_path" in capsys.readouterr().out
 
 
+def test_the_shipped_base_is_found_from_any_folder_and_a_folder_of_ones_own_comes_first(
+    tmp_path: Path, tiny_model: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [{"utterance": f"show event {number}", "parse": "(A)"} for number in range(8)]
+    Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = ["--data", DATA, "--data.init_args.train_path=rows.jsonl", "--data.init_args.is_public=true"]
+    once = ["--privacy=null", "--trainer.max_steps=1", "--trainer.logger=false", "--data.init_args.batch_size=2"]
+    sizes = []
+    for run in ("shipped", "own"):
+        if run == "own":
+            Path("models").mkdir()
+            Path("models/base").symlink_to(tiny_model)
+        assert cli.main(["fit", *configs("utterance_lm"), *data, *once, f"--run_dir={run}/fit"]) == 0
+        config = yaml.safe_load(Path(run, "fit", "config.yaml").read_text())
+        assert config["model"]["init_args"]["base_model"] == "models/base", "as it was given"
+        weights = torch.load(last_checkpoint(Path(run, "fit")), weights_only=False)["state_dict"]
+        sizes.append(sum(weight.numel() for weight in weights.values()))
+    assert sizes[0] > 4_000_000 > sizes[1]
+
+
 @pytest.mark.parametrize("name", ("fit", "validate", "test", "predict"))
 def test_print_config_works_for_every_command_and_can_be_given_back(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

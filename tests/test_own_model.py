@@ -197,4 +197,4 @@ def test_the_loop_without_lightning_spends_its_budget(tmp_path: Path, monkeypatc
     before = program["model"].weight.detach().clone()
     exec(compile(begin + loop, str(PAGE), "exec"), program)
     assert not torch.equal(program["model"].weight, before)
-    assert 2.5 < Ledger(tmp_path / "ledger.jsonl").epsilon("mine") <= 3.0
+    assert 2.5 < Ledger(tmp_path / "loop-ledger.jsonl").epsilon("mine") <= 3.0

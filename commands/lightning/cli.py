@@ -34,6 +34,7 @@ from commands.lightning.stage_folder import claim, last_checkpoint, refuse_to_be
 from commands.lightning.wandb_run import about_run
 from commands.run_folder.manifest_writer import refuse_lost_ledger
 from commands.run_folder.ownership import hold, ledger_of_run
+from commands.run_folder.places import absolute
 from commands.run_folder.private_files import learnt_from, of_runs
 from datamodules.data_module import TrainingDataModule
 from datamodules.guards.overlap import Source
@@ -44,6 +45,7 @@ from doppel.errors import UserError
 from doppel.privacy.checkpoint import read_checkpoint
 from doppel.privacy.spec import PrivacyArguments
 from doppel.run_folder import run_of
+from doppel.settings.facts import Fact
 
 PREEMPTION = "callbacks.preemption.Preemption"
 WRITER = "callbacks.synthetic_writer.SyntheticWriter"
@@ -289,6 +291,7 @@ class DoppelCLI(LightningCLI):
         if asks and (words := what_auto_saves(str(trainer.accelerator), str(trainer.precision))) is not None:
             rank_zero_info(words)
         self.save_config_kwargs = {"given": config.clone()}
+        _find_bases(getattr(config, "model", None))
         settle_strategy(trainer, config.model)
         if self.subcommand == "fit" and config.run_dir is None and _is_nowhere(config):
             config.run_dir = f"runs/{_file_of(config.model)}/fit"
@@ -377,6 +380,14 @@ class DoppelCLI(LightningCLI):
                 refuse_lost_ledger(run_of(run_dir))
             config.privacy.ledger_path = ledger_of_run(run_dir, config.privacy.ledger_path)
             config.privacy.stage = config.privacy.stage or run_dir.name
+
+
+def _find_bases(model: Any) -> None:
+    """Make folders of base models absolute, which the shipped configurations name from the project's folder."""
+    given = getattr(model, "init_args", None) or {}
+    for own, name in ((given, "base_model"), *((given.get("encoder") or {}, name) for name in ("name", "tokenizer"))):
+        if own.get(name):
+            own[name] = absolute(own[name], Fact(path=True))
 
 
 def _is_nowhere(config: Any) -> bool:
