@@ -27,9 +27,10 @@ from datamodules.reading.columns import Columns, codes_of, reference_columns
 from datamodules.reading.example import Example, Field
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import content_digest, expand_path
+from doppel.console.command import is_same_file
 from doppel.console.heard import is_read_by_others
 from doppel.console.table import Table, show
-from doppel.errors import DataError
+from doppel.errors import DataError, UserError
 from doppel.files import kind_of, read_json_lines, write_json, write_json_lines
 from doppel.lispress import Counting
 from doppel.tables.schema import plain
@@ -81,9 +82,10 @@ def evaluate(
         next_token_epochs: Also train the small model of public text, models/base, for so many epochs on the samples,
             and test how often it expects the next token of human turns; three take minutes.
         counting: What a function type is.
-        parser: Checkpoint of a semantic parser, which annotates both sides for the parsed_… and ground_truth_… values.
+        parser: Checkpoint of a semantic parser, which annotates both sides for the parsed_… and ground_truth_… values,
+            and further requests of the reference for human_parsed_….
         parsed: A cache of a parser's trees of the compared utterances of both sides, as JSON lines: those that are
-            there are taken, and those that --parser reads are added.
+            there are taken, and those that --parser reads are added; lines that name no parser stay as they are.
         private: Private training turns: also report copies of them (private/…: these values are not DP and no ε covers
             them; publish them only where that text may be published).
         encoder: Whose sentence vectors a classifier of attributes reads; minilm for the one of the optional package
@@ -100,6 +102,10 @@ def evaluate(
     columns_of_reference = reference_columns(columns)
     named = [] if private is None else [(private, columns_of_reference)]
     refuse_private([("--reference", reference, columns_of_reference)], [*named, *of_runs(synthetic, out, parsed)])
+    if parser is not None and any(is_same_file(parsed, path) for path in (synthetic, reference, private)):
+        raise UserError(
+            "what --parser reads would be added to a file that is compared: give another --parsed", about=parsed
+        )
     for path in (out, parsed):  # before the long work, so that a bad path shows at once
         if path is not None:
             _make_folder(path)
@@ -114,7 +120,8 @@ def evaluate(
     drawn = read_synthetic(synthetic)
     corpora = _corpus(drawn), _corpus(chosen)
     sides = [side.utterances for side in compared_sides(*corpora, num_samples, seed)]
-    trees = _parsed_trees(sides, parsed, parser)
+    others = corpora[1].rest(len(sides[1]), seed).utterances
+    trees = _parsed_trees([*sides, others], parsed, parser)
     values: dict[str, Any] = compare(
         *corpora,
         featurizers=judges.featurizers,
@@ -124,6 +131,7 @@ def evaluate(
         else None,
         parsed=trees[0],
         parsed_reference=trees[1],
+        parsed_others=trees[2] or None,
         counting=counting,
         num_samples=num_samples,
         seed=seed,
@@ -132,7 +140,7 @@ def evaluate(
     if codes is not None:
         # drawn alike, with what they were written for in the place of their trees
         of_codes = compared_sides(_corpus(drawn, "label"), _corpus(chosen, "label"), num_samples, seed)
-        ours, theirs = (Side(u, side.trees, t) for u, side, t in zip(sides, of_codes, trees, strict=True))
+        ours, theirs = (Side(u, side.trees, t) for u, side, t in zip(sides, of_codes, trees[:2], strict=True))
         found, more = attribute_metrics(codes, ours, theirs, encoder, seed, keep)
         values |= found
         values["notes"] += more
@@ -200,40 +208,50 @@ def format_value(value: Any) -> str:
 def _parsed_trees(
     sides: Sequence[Sequence[str]], cache: Path | None, parser: Path | None
 ) -> list[list[str | None] | None]:
-    """A semantic parser's trees of both sides: those of a cache, else the parser's, else None.
+    """A semantic parser's trees of both sides and of further requests: those of a cache, else the parser's, else None.
 
     Trees are found by their utterance; of several lines of one the first counts. With a parser those of another one, by
-    its digest, are read anew. The parser is loaded only where it is needed, and parses equal utterances once. The cache
-    gets its confidence too, the (geometric) mean probability of an action.
+    its digest, are read anew, and their lines replaced; all other lines stay as they are, and trees of lines that name
+    no parser, such as an annotator's, are taken. The parser is loaded only where it is needed, and parses equal
+    utterances once. The cache gets its confidence too, the (geometric) mean probability of an action.
 
     Raises:
-        DataError: The cache has a part of a side, and there is no parser.
+        DataError: The cache has a part of one of the two sides, and there is no parser.
         UserError: The checkpoint cannot be loaded.
     """
     digest = None if parser is None else content_digest(str(parser))
-    known: dict[str, tuple[str | None, float | None]] = {}
+    lines: list[dict[str, Any]] = []
+    known: dict[str, str | None] = {}
     if cache is not None and (digest is None or cache.is_file()):
-        lines = zip(read_synthetic(cache), read_json_lines(cache), strict=True)
-        own = [(turn, line) for turn, (_, line) in lines if digest in (None, line.get("parser"))]
-        known = {turn.utterance: (turn.parse, line.get("confidence")) for turn, line in reversed(own)}
+        turns, lines = read_synthetic(cache), [line for _, line in read_json_lines(cache)]
+        own = [
+            turn
+            for turn, line in zip(turns, lines, strict=True)
+            if digest in (None, line.get("parser", digest if turn.parse else ""))
+        ]
+        known = {turn.utterance: turn.parse for turn in reversed(own)}
     todo = [u for u in dict.fromkeys(u for side in sides for u in side) if u not in known]
     if parser is not None and todo:
-        known |= {u: (tree, math.exp(-nats)) for u, (tree, nats) in trees_of(parser, todo, cache).items()}
+        read = trees_of(parser, todo, cache)
+        known |= {u: tree for u, (tree, _) in read.items()}
         if cache is not None:
-            named = (
-                {"utterance": u, "parse": tree, "confidence": c, "parser": digest} for u, (tree, c) in known.items()
+            added = (
+                {"utterance": u, "parse": tree, "confidence": math.exp(-nats), "parser": digest}
+                for u, (tree, nats) in read.items()
             )
-            write_json_lines(cache, named)
+            write_json_lines(
+                cache, [*(one for one in lines if "parser" not in one or one["utterance"] not in read), *added]
+            )
             forget_embedded(cache.parent, cache.name)
     trees: list[list[str | None] | None] = []
-    for side in sides:
+    for number, side in enumerate(sides):
         missing = sum(utterance not in known for utterance in side)
-        if 0 < missing < len(side):
+        if 0 < missing < len(side) and number < 2:
             raise DataError(
                 f"--parsed lacks {missing} of the {len(side)} compared utterances of one side: annotate the very file "
                 "that is compared, or give --parser too"
             )
-        trees.append(None if missing else [known[utterance][0] for utterance in side])
+        trees.append(None if missing else [known[utterance] for utterance in side])
     return trees
 
 

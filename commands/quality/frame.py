@@ -95,7 +95,7 @@ def counted(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     twice = frame.duplicated(keys, keep=False)
     notes = [
         f"{' and '.join(same['run'].unique())}, {name}: seed {seed} has different numbers, so neither counts"
-        for (name, seed), same in frame[twice].groupby(["system", "seed"])
+        for (name, seed), same in frame[twice].groupby(["system", "seed"], dropna=False)
     ]
     return frame[~twice], notes
 
@@ -144,7 +144,7 @@ def _rows(record: RunFolder, name: str, problems: list[str], beside: Sequence[Ru
     scopes, has_ledger = _scopes(record, report, [own for own, _ in blocks if own not in BASELINES])
     common = _settings(report, name)
     missing = report.get("missing_function")
-    human: dict[str, dict[str, Any]] = {}
+    human: dict[tuple[str, Any], dict[str, Any]] = {}
     for own, values in blocks:
         scope = system(own).scope
         told: dict[str, Any] = scopes.get(scope, {})
@@ -175,8 +175,8 @@ def _rows(record: RunFolder, name: str, problems: list[str], beside: Sequence[Ru
             metric = key if missing is None else key.replace(missing, "missing").replace("@not missing", "@rest")
             yield row | {"metric": metric, "value": value}
             if (real := human_value(values, key)) is not None:
-                kept = {key: row[key] for key in (*CONTEXT, "experiment", "num_compared", "run", "commit")}
-                human[metric] = kept | {"system": HUMAN, "metric": metric, "value": real}
+                kept = {key: row[key] for key in (*CONTEXT, "experiment", "num_compared", "seed", "run", "commit")}
+                human[metric, row["num_compared"]] = kept | {"system": HUMAN, "metric": metric, "value": real}
     yield from human.values()
     problems += [f"{name}, {own}: {why}" for own, why in (report.get("left_out") or {}).items()]
 

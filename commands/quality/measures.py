@@ -121,10 +121,10 @@ MEASURES = {
             "parsed_own_tree_match", "round-trip parse match", "texts parsed as the tree they were written from", UP
         ),
         Measure("valid_trees", "well-formed trees", "", UP, 0, True),
-        Measure("distinct", "distinct", "texts that differ from all others", ALIKE, 0, True),
+        Measure("distinct", "distinct", "different texts, as a share of all", ALIKE, 0, True),
         Measure("commonest", "most frequent", "share of the most frequent text", ALIKE, 1, True),
         Measure("mean_words", "mean words", "words in a request", ALIKE, 1),
-        Measure("distinct_trees", "distinct trees", "trees that differ from all others", ALIKE, 0, True),
+        Measure("distinct_trees", "distinct trees", "different trees, as a share of all", ALIKE, 0, True),
         Measure("commonest_tree", "most frequent tree", "share of the most frequent tree", ALIKE, 1, True),
         Measure("exact_match", "exact match", "requests whose tree the parser writes exactly", UP, 1, True),
         Measure("api_precision", "API precision", "function calls of the parser that are right", UP, 1, True),
@@ -324,6 +324,8 @@ BANDS: Final = {
         Band(math.inf, "Where runs that sample are (.80–.99)."),
     ),
 }
+#: Bands of shares that depend on what people do: no fault where they have no more.
+_AS_PEOPLE = frozenset({"distinct", "word_overlap"})
 _IGNORED = Band(
     math.inf,
     "Useless: the texts follow their attributes no more than shuffled ones do. Only the tables hold. So it was with "
@@ -333,7 +335,11 @@ _IGNORED = Band(
 
 
 def band(metrics: Mapping[str, Any], name: str) -> Band | None:
-    """Return what a value means, by measured runs; None where none was measured, or its human value is missing."""
+    """Return what a value means, by measured runs; None where none was measured, or its human value is missing.
+
+    The human value of MAUVE is of two halves where the reference has no more requests. Those of fewer than
+    :data:`LEAST_FOR_MAUVE` texts differ by more than two bands do: then only what is far from it is told.
+    """
     value, human = metrics.get(name), human_value(metrics, name)
     if value is None:
         return None
@@ -344,7 +350,11 @@ def band(metrics: Mapping[str, Any], name: str) -> Band | None:
         if not human:
             return None
         value = value - human if name == "fluency" else value / human
-    return next((band for band in BANDS.get(name, ()) if value < band.below), None)
+    elif name in _AS_PEOPLE and human is not None and value >= human:  # who has no more of it themselves
+        return None
+    found = next((band for band in BANDS.get(name, ()) if value < band.below), None)
+    is_rough = name.startswith("mauve_") and metrics.get("human_num_compared", LEAST_FOR_MAUVE) < LEAST_FOR_MAUVE
+    return found if not is_rough or (found is not None and found.is_bad) else None
 
 
 def with_sound_mauve(metrics: Mapping[str, Any]) -> dict[str, Any]:
@@ -358,8 +368,10 @@ def human_value(metrics: Mapping[str, Any], name: str) -> float | None:
     room, _, own = name.rpartition("/")
     room += "/" if room else ""
     names = [f"{room}{word}_{own}" for word in ("human", "reference")]
-    if own.startswith("parsed_"):  # with a parser's errors, which both sides have
-        names = [f"{room}ground_truth_{'exact_match' if own == 'parsed_own_tree_match' else own[7:]}"]
+    if own == "parsed_own_tree_match":
+        names = [f"{room}ground_truth_exact_match"]
+    elif own.startswith("parsed_"):  # of other requests, with a parser's errors; those of a report before, without
+        names = [f"{room}human_{own}", f"{room}human_{own.removeprefix('parsed_')}"]
     value = next((metrics[key] for key in names if metrics.get(key) is not None), None)
     return float(value) if isinstance(value, int | float) else None
 

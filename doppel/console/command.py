@@ -166,14 +166,15 @@ def _refuse_own_input(values: Mapping[str, Any]) -> None:
         out = values[target]
         for name, value in values.items():
             for read in value if isinstance(value, list | tuple) else [value]:
-                if name != target and isinstance(read, str | Path) and _is_same_file(out, read):
+                if name != target and isinstance(read, str | Path) and is_same_file(out, read):
                     option = f"--{target.replace('_', '-')}"
                     raise UserError(f"{option} is the file that is read: give another {option}", about=str(out))
 
 
-def _is_same_file(out: Path | str | None, read: Path | str) -> bool:
+def is_same_file(out: Path | str | None, read: Path | str | None) -> bool:
+    """Return whether both name one file that is there."""
     try:
-        return out is not None and Path(out).is_file() and os.path.samefile(out, read)
+        return out is not None and read is not None and Path(out).is_file() and os.path.samefile(out, read)
     except (OSError, ValueError):  # a text that names no file
         return False
 

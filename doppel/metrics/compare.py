@@ -155,6 +155,7 @@ def compare(
     private: Sequence[str] | None = None,
     parsed: Sequence[str | None] | None = None,
     parsed_reference: Sequence[str | None] | None = None,
+    parsed_others: Sequence[str | None] | None = None,
     counting: Counting = "node_labels",
     num_samples: int | None = None,
     seed: int = 0,
@@ -172,6 +173,8 @@ def compare(
             order, for the ``parsed_…`` values; None: there is no parser.
         parsed_reference: its trees of the reference utterances that ``compared_sides`` chooses, for the
             ``ground_truth_…`` values: what the metrics are where the samples are human and only the parser errs.
+        parsed_others: its trees of the further requests that ``Corpus.rest`` chooses, for the ``human_parsed_…``
+            values: what requests of other people would score.
         counting: what a function type is.
         num_samples: compare at most so many of each side.
         seed: of the subsets, and (added to 25, the package's own) of MAUVE's clustering.
@@ -198,7 +201,9 @@ def compare(
         "words": lambda: (sizes | text_metrics(synthetic.utterances, reference.utterances), []),
         "MAUVE": lambda: mauve_metrics(*texts, human, featurizers or {}, seed),
         "sampled trees": lambda: _own_trees(synthetic, reference, counting),
-        "parsed trees": lambda: _parsed_trees(synthetic, reference, parsed, parsed_reference, counting),
+        "parsed trees": lambda: _parsed_trees(
+            [synthetic, reference, others], [parsed, parsed_reference, parsed_others], counting
+        ),
         "human requests": lambda: _human(others, reference, counting),
     }
     if (minilm := (featurizers or {}).get(_OF_SENTENCES)) is not None:
@@ -266,32 +271,26 @@ def _own_trees(synthetic: Corpus, reference: Corpus, counting: Counting) -> Part
     return values, notes
 
 
-def _parsed_trees(
-    synthetic: Corpus,
-    reference: Corpus,
-    parsed: Sequence[str | None] | None,
-    parsed_reference: Sequence[str | None] | None,
-    counting: Counting,
-) -> Part:
-    """The same metrics on a semantic parser's trees, against the reference's own trees."""
+def _parsed_trees(sides: Sequence[Corpus], parsed: Sequence[Sequence[str | None] | None], counting: Counting) -> Part:
+    """The same metrics on a semantic parser's trees of samples, reference and others, against the reference's own."""
+    _, reference, _ = sides
     values: dict[str, Value] = {}
-    for prefix, match, side, trees in (
-        ("parsed_", "parsed_own_tree_match", synthetic, parsed),
-        ("ground_truth_", "ground_truth_exact_match", reference, parsed_reference),
-    ):
+    kinds = (("parsed_", "synthetic"), ("ground_truth_", "reference"), ("human_parsed_", "further"))
+    for (prefix, name), side, trees in zip(kinds, sides, parsed, strict=True):
         if trees is not None and len(trees) != len(side.utterances):
-            name = "synthetic" if side is synthetic else "reference"
             raise ValueError(f"{len(trees)} parsed trees for {len(side.utterances)} compared {name} utterances")
         of_functions = function_metrics(trees or (), reference.trees, counting)
         values |= {f"{prefix}{key}": value for key, value in of_functions.items()}
+    for match, side, trees in zip(("parsed_own_tree_match", "ground_truth_exact_match"), sides, parsed, strict=False):
         values[match] = _graph_match(trees, side.trees) if trees and reference.has_trees else None
-    if parsed is None and parsed_reference is None:
+    if all(trees is None for trees in parsed):
         return values, ["parsed_… and ground_truth_… are null: they need a semantic parser (--parser or --parsed)"]
     if not reference.has_trees:
         return values, ["the reference has no trees: the parsed_… and ground_truth_… values are null"]
     return values, [
         "parsed_…: trees by the semantic parser of the synthetic utterances, against the reference's own trees; "
-        "ground_truth_…: its trees of the reference utterances against the same: what human utterances would score"
+        "ground_truth_…: its trees of the reference utterances against the same; human_parsed_…: of further requests, "
+        "which is what human utterances would score"
     ]
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from commands.privacy import embedded_parts
 from commands.quality import evaluate as command
+from commands.quality.measures import human_value
 from doppel.console.command import call
 from doppel.errors import UserError
 from doppel.lispress import is_valid
@@ -93,7 +94,7 @@ def test_a_checkpoint_annotates_and_its_annotations_serve_again(
     run(*words, "--parser", checkpoint, "--out", str(out[0]))
     kept = cache.read_bytes()
     lines = read_lines(cache)
-    assert len(lines) == 14 and sum(line["utterance"].startswith("please ") for line in lines) == 7
+    assert len(lines) == 21 and sum(line["utterance"].startswith("please ") for line in lines) == 7
     assert all(is_valid(line["parse"]) and 0 < line["confidence"] <= 1 for line in lines)
     with mock.patch.object(semantic_parser, "load_parser"):  # which nothing asks for
         run(*words, "--parser", checkpoint, "--out", str(out[1]))
@@ -105,6 +106,23 @@ def test_a_checkpoint_annotates_and_its_annotations_serve_again(
     write_lines(cache, wrong)
     run(*words, "--parser", checkpoint, "--out", str(out[1]))
     assert json.loads(out[1].read_text()) == first
+
+
+def test_lines_that_no_parser_wrote_are_taken_and_kept(sides: tuple[str, ...], tmp_path: Path, checkpoint: str) -> None:
+    by_hand = [
+        {"parse": "(Right)", "annotator": "Ana", "utterance": text} for text in ("no sample", "please find meeting 0")
+    ]
+    stale = {"utterance": "another sample", "parse": "(Old)", "confidence": 0.5, "parser": "another"}
+    cache = write_lines(tmp_path / "parsed.jsonl", [*by_hand, stale])
+    run(*sides, "--parsed", cache, "--parser", checkpoint)
+    lines = read_lines(Path(cache))
+    assert lines[:3] == [*by_hand, stale] and "please find meeting 0" not in [line["utterance"] for line in lines[3:]]
+    assert len(lines) == 3 + 40 - 1
+    for path in (sides[1], sides[3]):
+        before = Path(path).read_bytes()
+        with pytest.raises(UserError, match="a file that is compared: give another --parsed"):
+            run(*sides, "--parsed", path, "--parser", checkpoint)
+        assert Path(path).read_bytes() == before
 
 
 def test_a_stopped_evaluation_goes_on_with_the_trees_that_a_parser_has_read(
@@ -167,6 +185,28 @@ def test_function_metrics_take_equally_many_trees_of_both_sides() -> None:
     assert few["function_overlap"] == pytest.approx(3 / 10)  # of every fourth function, F0, F4 and F8
     assert function_metrics(reference, reference, "node_labels")["function_overlap"] == 1
     assert set(function_metrics([None], reference, "node_labels").values()) == {None}
+
+
+def test_the_human_value_is_that_of_other_requests_which_the_parser_reads(
+    sides: tuple[str, ...], tmp_path: Path, checkpoint: str
+) -> None:
+    words = [*sides, "--num-samples", "7", "--out", str(tmp_path / "out.json")]
+    right = write_lines(tmp_path / "right.jsonl", [*REFERENCE, *SYNTHETIC])
+    run(*words, "--parsed", right)
+    values = json.loads((tmp_path / "out.json").read_text())
+    assert (values["ground_truth_function_overlap"], values["ground_truth_chi_square"]) == (1, 0)
+    assert values["human_parsed_chi_square"] == values["human_chi_square"] > 0, "chance, and no error of a parser"
+    assert human_value(values, "parsed_chi_square") == values["human_chi_square"]
+    assert human_value({"human_chi_square": 0.2, "ground_truth_chi_square": 0.0}, "parsed_chi_square") == 0.2
+    assert human_value(values, "parsed_own_tree_match") == values["ground_truth_exact_match"] == 1
+    run(*words, "--parser", checkpoint)
+    values = json.loads((tmp_path / "out.json").read_text())
+    assert values["human_parsed_chi_square"] > values["human_chi_square"]
+    few = write_lines(tmp_path / "few.jsonl", REFERENCE[:20])
+    run(*sides[:2], "--reference", few, "--no-mauve", "--parsed", right, "--out", str(tmp_path / "out.json"))
+    values = json.loads((tmp_path / "out.json").read_text())
+    assert values["parsed_chi_square"] is not None
+    assert human_value(values, "parsed_chi_square") is None, "there are no others, and the reference is no ceiling"
 
 
 def test_trees_must_be_as_many_as_the_compared_utterances() -> None:

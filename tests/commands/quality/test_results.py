@@ -175,11 +175,27 @@ def test_private_figures_stay_out(tmp_path: Path) -> None:
     assert 0.125 not in set(frame["value"]) and not any("private/" in name for name in frame["metric"])
 
 
+SYSTEMS = (("one_stage", 0.5, 500), ("two_stage", 0.6, 800))
+
+
 def test_human_turns_are_a_row_of_their_own(tmp_path: Path) -> None:
     for seed in (1, 2):
-        run(tmp_path / f"run{seed}", seed=seed, metrics={"two_stage": {"ground_truth_chi_square": 0.01}})
+        values = {"human_parsed_chi_square": 0.01 * seed, "human_chi_square": 1.0, "ground_truth_chi_square": 0.0}
+        run(tmp_path / f"run{seed}", seed=seed, metrics={"two_stage": values | {"parsed_chi_square": 0.1}})
     (cell,) = pooled(tmp_path, "parsed_chi_square", HUMAN).itertuples()
-    assert cell.value == 0.01 and math.isnan(cell.epsilon)
+    assert cell.value == pytest.approx(0.015) and cell.seeds == 2 and math.isnan(cell.epsilon)
+    run(tmp_path / "again", seed=2, metrics={"two_stage": values | {"human_parsed_chi_square": 0.3}})
+    frame, notes = counted(read_runs([tmp_path])[0])
+    assert any(note.startswith("again and run2, human: seed 2") for note in notes), "left out, and said"
+    assert set(frame[frame["system"] == HUMAN]["seed"]) == {1}
+
+
+def test_human_turns_of_every_number_of_texts_are_kept(tmp_path: Path) -> None:
+    values = {"word_overlap": 0.4}
+    many = {name: {**values, "human_word_overlap": own, "num_compared": n} for name, own, n in SYSTEMS}
+    run(tmp_path / "run", metrics=many)
+    cells = pooled(tmp_path, "word_overlap", HUMAN)
+    assert dict(zip(cells["num_compared"], cells["value"], strict=True)) == {500: 0.5, 800: 0.6}
 
 
 def test_parsers_of_an_adaptation_stand_beside_the_papers(tmp_path: Path) -> None:

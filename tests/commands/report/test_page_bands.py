@@ -61,6 +61,21 @@ def test_no_usual_run_is_called_worse_than_usual() -> None:
         assert not any(found.is_bad for name in BANDS if "mauve" not in name and (found := band(values, name)))
 
 
+def test_samples_that_repeat_no_more_than_people_are_not_told_that_they_repeat_themselves() -> None:
+    for name, value, human in (("distinct", 0.7, "reference_distinct"), ("word_overlap", 0.2, "human_word_overlap")):
+        assert band({name: value}, name) is BANDS[name][0]
+        assert band({name: value, human: value - 0.1}, name) is None
+        assert band({name: value, human: value + 0.1}, name) is BANDS[name][0]
+
+
+def test_a_mauve_of_halves_tells_only_what_is_far() -> None:
+    for value, is_told in ((0.3, True), (0.7, False), (0.93, False)):
+        values = {"mauve_minilm": value, "human_mauve_minilm": 0.95, "num_compared": 775}
+        assert band({**values, "human_num_compared": 775}, "mauve_minilm") is not None
+        found = band({**values, "human_num_compared": 387}, "mauve_minilm")
+        assert (found is not None and found.is_bad) == is_told and (found is None or found.is_bad)
+
+
 def test_a_band_names_the_values_that_runs_had() -> None:
     """Every range of a band "where runs are" holds those runs, and is no wider than they are, rounded."""
     for name, bands in BANDS.items():
