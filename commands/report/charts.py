@@ -54,7 +54,7 @@ def scatter(points: Mapping[str, tuple[float, float]], title: str, told: str) ->
     """
     with mpl.rc_context(_LOOK):
         figure, axes = _axes()
-        least = min(share for pair in points.values() for share in pair if share > 0)
+        least = min(0.1, *(share for pair in points.values() for share in pair if share > 0))
         decades = [10.0**power for power in range(math.ceil(math.log10(least)), 1)]
         axes.axline((least, least), (1, 1), color=_COLOURS["soft"], linestyle="--", linewidth=1)
         human, synthetic = zip(*points.values(), strict=True)

@@ -148,6 +148,7 @@ def test_pictures_are_text_in_the_colours_of_the_page_and_the_same_when_drawn_ag
     for picture in (drawn, charts.lengths(sides, "Lengths", "a few words")):
         assert not re.search(r"#[0-9a-f]{6}\b", picture) and "var(--s0)" in picture
         assert "<script" not in picture and "<img" not in picture and "<text" in picture
+    assert "<text" in charts.scatter({"Ask": (1.0, 1.0)}, "Shares", "in every request")
     titles = re.findall(r"<title>([^<]*)</title><use ", drawn)
     assert len(titles) == 2 and titles[0].startswith("Ask: 25 % of human requests, 50 %")
 

@@ -190,7 +190,13 @@ def test_a_page_of_topics_speaks_of_themes_of_users_and_of_what_nobody_expected_
     assert lead.endswith("19 to 21), and 7 of 100 say “esim”, which it hardly does: what nobody expected.")
     (tmp_path / "can.txt").write_text("no internet\nmy card is lost\n")
     assert cli.main(["report", str(tmp_path), "--supported", str(tmp_path / "can.txt")]) == 0
-    assert "cannot do: esim, qr" in read_html(tmp_path / "report.html").all("h1")[0].words
+    read = read_html(tmp_path / "report.html")
+    assert "cannot do: esim, qr" in read.all("h1")[0].words
+    assert "20 of 100 users ask for what is unlike anything" in read.all("header")[0].words
+    (tmp_path / "can.txt").write_text("no internet\nmy card is lost\nesim, qr\n")
+    assert cli.main(["report", str(tmp_path), "--supported", str(tmp_path / "can.txt")]) == 0
+    header = read_html(tmp_path / "report.html").all("header")[0].words
+    assert "20 of 100 users ask for what is unlike anything" in header and "can do whatever" not in header
 
 
 def test_shares_of_functions_come_back_from_what_a_resampling_released(tmp_path: Path) -> None:
