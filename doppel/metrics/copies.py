@@ -16,6 +16,11 @@ _SLACK = 1e-9  # against 0.8 * 15 = 12.000000000000002 and the like
 _BATCH, _PART = 64, 2**14  # queries, and indexed texts, that are compared at a time
 
 
+def folded(text: str) -> str:
+    """Return a text as copies are compared: normalised, or as it is where that leaves nothing, as of an emoji."""
+    return normalise(text) or " ".join(text.split())
+
+
 def words(text: str) -> frozenset[str]:
     """Return the set of words of a normalised text."""
     return frozenset(text.split())
@@ -69,14 +74,14 @@ class JaccardIndex:
 class CopyIndex:
     """Answers whether an utterance is an exact or a near copy of one of the private utterances.
 
-    * exact: equal after ``normalise``.
+    * exact: equal after :func:`folded`.
     * near: exact, or Jaccard similarity ≥ 0.8 of the two *word sets* (order changed, one word of ten
       added) or of the two *character-trigram sets* (a letter or a short name changed in a long utterance).
     """
 
     def __init__(self, private: Iterable[str]) -> None:
         """Index the private utterances, which stay inside this object."""
-        self._private = {normalise(text) for text in private}
+        self._private = {folded(text) for text in private} - {""}
 
     @cached_property
     def _indices(self) -> tuple[JaccardIndex, JaccardIndex]:
@@ -84,13 +89,13 @@ class CopyIndex:
 
     def is_exact(self, text: str) -> bool:
         """Return true where a private utterance equals this one after normalisation."""
-        return normalise(text) in self._private
+        return folded(text) in self._private
 
     def are_near(self, texts: Sequence[str]) -> list[bool]:
         """Return for each text, true for exact copies and for near copies."""
-        folded = [normalise(text) for text in texts]
-        matches = zip(*(index.have_matches(folded) for index in self._indices), strict=True)
-        return [text in self._private or any(found) for text, found in zip(folded, matches, strict=True)]
+        forms = [folded(text) for text in texts]
+        matches = zip(*(index.have_matches(forms) for index in self._indices), strict=True)
+        return [form in self._private or any(found) for form, found in zip(forms, matches, strict=True)]
 
 
 def copy_shares(synthetic: Sequence[str], index: CopyIndex, min_words: int = 5) -> dict[str, float]:

@@ -53,6 +53,7 @@ def next_token_metrics(
     """
     rows = random.Random(seed).sample(list(reference), len(reference))
     human, judged = rows[: len(rows) // 2], rows[len(rows) // 2 :]
+    chosen = random.Random(seed + 1).sample(list(samples), min(len(human), len(samples)))  # a file may be sorted
     form = "" if keep is None else TextFeaturizer(model).form_of_batches()
 
     def after(taught: Sequence[str], epochs: int) -> float | None:
@@ -60,7 +61,7 @@ def next_token_metrics(
         return make() if keep is None else keep([form, epochs, seed, taught, judged], make)
 
     return {
-        "next_token_accuracy": after(samples[: len(human)], epochs),
+        "next_token_accuracy": after(chosen, epochs),
         "human_next_token_accuracy": after(human, epochs),
         "next_token_accuracy_untrained": after([], 0),
     }

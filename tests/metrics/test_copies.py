@@ -57,6 +57,16 @@ def test_exact_and_near_copies(utterance: str, exact: int, near: int) -> None:
     assert (values["exact_copies"], values["near_copies"]) == (exact, near)
 
 
+def test_texts_without_letters_are_copies_of_equal_ones_alone() -> None:
+    index = CopyIndex(["!!!", "🙂", "", "x y"])
+    assert [index.is_exact(text) for text in ("🙂", " 🙂 ", "!!!", "...", "", "X, y")] == [True] * 3 + [
+        False,
+        False,
+        True,
+    ]
+    assert index.are_near(["🙂", "...", ""]) == [True, False, False]
+
+
 def test_short_utterances_do_not_enter_the_long_shares() -> None:
     texts = ["yes", "Yes!", "book lunch with ann at blue door on may 3rd", "tell me a joke about private data"]
     assert copy_shares(texts, CopyIndex(PRIVATE), min_words=5) == {

@@ -45,6 +45,9 @@ def test_a_value_is_asked_for_by_all_that_it_depends_on_before_it_is_made(tiny_m
     assert len(set(whole)) == 3 and keys(TEXTS, 1, 1) == whole
     assert not {*keys(TEXTS, 1, 2)} & {*whole}
     assert keys(["another text"] * 40, 1, 1)[1:] == whole[1:] and keys(["another text"] * 40, 1, 1)[0] != whole[0]
+    taught = json.loads(keys([f"text {number}" for number in range(80)], 1, 1)[0])[3]
+    assert len(taught) == 40 and taught != sorted(taught), "drawn of all samples, whose file may be sorted"
+    assert any(int(text.split()[1]) >= 40 for text in taught)
     assert keys(TEXTS, 2, 1)[2] == whole[2] and not {*keys(TEXTS, 2, 1)[:2]} & {*whole}
 
 
