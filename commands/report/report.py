@@ -11,6 +11,7 @@ from commands.report.report_json import build_report, write_report
 from commands.report.report_text import render
 from commands.report.write import write_page
 from commands.run_folder.run_folder import RunFolder
+from doppel.console.command import check_options
 from doppel.errors import UserError
 from doppel.files import try_folder
 from doppel.garbage import no_collection
@@ -55,11 +56,13 @@ def report(
         samples: Synthetic utterances to print, of one run.
 
     Raises:
-        UserError: There is no run, or it has no samples; a file is not there, or nothing that is said to be supported
-            occurs in the samples.
+        UserError: There is no run, or it has no samples; a file is not there; an option belongs to the page of one
+            run; nothing that is said to be supported occurs in the samples.
     """
+    values = dict(locals())
     records = [record for folder in runs for record in _records(folder)]
     if len(records) != 1 or csv is not None:
+        check_options(report, values, "several runs" if csv is None else "--csv", {"runs", "out", "csv"})
         from commands.report.comparison import write_comparison  # pandas, which no --help waits for
 
         path = out or runs[0] / "comparison.html"

@@ -315,6 +315,9 @@ def test_the_command_prints_writes_and_draws(tmp_path: Path, capsys: pytest.Capt
     page = (tmp_path / "all.html").read_text()
     assert "2-stage (paper)" in page and not read_csv(tmp_path / "all.csv").empty
     assert "c: manifest.json cannot be read" in page and "report runs<" in page and tmp_path.name not in page
+    for word in ("--private", "--topics=3", "--samples=9"):  # of the page of one run
+        assert cli.main(["report", str(tmp_path / "runs"), word]) == 2
+        assert f"{word.split('=')[0]} does not belong to several runs" in capsys.readouterr().err
     (tmp_path / "empty").mkdir()
     for name in ("empty", "nowhere"):
         with pytest.raises(UserError):
