@@ -22,6 +22,7 @@ from commands.privacy.coverage import (
 from commands.privacy.evolution_settings import generator_of
 from commands.privacy.rows_card import check_rows
 from commands.run_folder.manifest import REPORTS, SYNTHETIC, Entry, told_by_ledger
+from commands.run_folder.private_files import learnt_by_parser
 from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.steps import RELEASED
 from doppel.errors import DataError, UserError
@@ -141,11 +142,16 @@ def card(record: RunFolder, *, renews: bool = False) -> dict[str, Any]:
         reasons.append(f"{SYNTHETIC} is no longer what a system has sampled: delete it, and give `run` again")
     old = {made.path: _OLD for made in there if made.inputs.get(FILE_NAME) not in (None, told_by_ledger(statement))}
     reasons += [f"{path} {why}" for path, why in old.items()]
+    is_learnt = bool(learnt_by_parser(record.experiment)) or any(
+        made.verb == "evaluate" and made.reads_private and not record.experiment.get("compare_with_private")
+        for made in files
+    )
     covered: list[dict[str, Any]] = []
     not_covered: dict[str, str] = {}
     for made in there:
         why = [old[made.path]] if made.path in old else manifest.stale_inputs(made.path, may_be_gone=True)
-        if made.path != REPORTS[1] or "--private" in made.command:  # else it shows no figure of private text
+        shows_private = "--private" in made.command or is_learnt
+        if made.path != REPORTS[1] or shows_private:
             why += gaps(manifest, ledger, made)
             why += summary["scopes"][made.budget]["voids"] if made.budget in summary["scopes"] else []
         if why:

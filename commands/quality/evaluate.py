@@ -18,10 +18,10 @@ from commands.quality.judges import Judges, judges_of
 from commands.quality.keep_best import record_of
 from commands.quality.taught import without_taught
 from commands.run_folder.places import public_names
-from commands.run_folder.private_files import of_runs
+from commands.run_folder.private_files import learnt_from, of_runs
 from commands.run_folder.run_folder import read_json
 from commands.run_folder.systems import BASE_MODEL
-from datamodules.guards.overlap import refuse_private
+from datamodules.guards.overlap import overlapping, refuse_private
 from datamodules.guards.selection import Selection
 from datamodules.reading.columns import Columns, codes_of, reference_columns
 from datamodules.reading.example import Example, Field
@@ -101,7 +101,9 @@ def evaluate(
     """
     columns_of_reference = reference_columns(columns)
     named = [] if private is None else [(private, columns_of_reference)]
-    refuse_private([("--reference", reference, columns_of_reference)], [*named, *of_runs(synthetic, out, parsed)])
+    hidden = [*named, *of_runs(synthetic, out, parsed)]
+    refuse_private([("--reference", reference, columns_of_reference)], hidden)
+    is_learnt = any(path and overlapping(path, columns, hidden) for _, path, columns in learnt_from("--parser", parser))
     if parser is not None and any(is_same_file(parsed, path) for path in (synthetic, reference, private)):
         raise UserError(
             "what --parser reads would be added to a file that is compared: give another --parsed", about=parsed
@@ -155,6 +157,8 @@ def evaluate(
     if blank := sum(not text.strip() for text in sides[0]):
         values["notes"].append(f"{blank} of {len(sides[0])} compared samples are empty, which MAUVE hardly shows")
     values["notes"] += judges.notes
+    if is_learnt:
+        values["notes"].append("the parser learnt from the private file without privacy: no ε covers parsed_…")
     if taught is not None:
         values["notes"].append(
             f"compared with the {len(turns):,} requests of the reference that did not teach the base"

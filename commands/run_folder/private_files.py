@@ -82,10 +82,26 @@ def learnt_from(option: str, trained: str | Path | None) -> Iterator[Named]:
         start = expand_path(str(config.model.get("init_weights") or ""))
 
 
+def learnt_by_parser(experiment: Mapping[str, Any]) -> list[str]:
+    """Return the private files of an experiment that the parser of its evaluation learnt from without privacy.
+
+    What such a parser writes depends on private text, and no mechanism was charged for that: so steps that ask it read
+    these files, as the manifest has it, and no budget covers what they leave. Compared are paths; of a file that says
+    the same in another form a run is refused before it starts.
+    """
+    private = {_real(path): path for path, _ in of_experiment(experiment)}
+    learnt = (_real(str(path)) for _, path, _ in learnt_from("parser", experiment.get("parser")))
+    return list(dict.fromkeys(private[path] for path in learnt if path in private))
+
+
 def run_folders(place: Path) -> list[Path]:
     """Return the run folders that hold a place, itself included."""
     real = place.resolve()
     return [folder for folder in (real, *real.parents) if any((folder / mark).is_file() for mark in _MARKS)]
+
+
+def _real(path: str) -> str:
+    return os.path.realpath(os.path.expanduser(os.path.expandvars(path)))
 
 
 def _of_data(data: Mapping[str, Any]) -> list[Source]:

@@ -18,7 +18,7 @@ from commands.report.names import read_names
 from commands.report.supported import read_supported
 from commands.run.experiment.settings import Experiment, systems_of
 from commands.run.steps.run_plan import RunPlan
-from commands.run_folder.private_files import learnt_from, of_experiment
+from commands.run_folder.private_files import learnt_by_parser, learnt_from, of_experiment
 from commands.run_folder.steps import InputFile
 from commands.run_folder.systems import BASE_MODEL
 from datamodules.guards.check import check
@@ -189,6 +189,14 @@ def read_sources(plan: RunPlan) -> Read:
     public: list[Named] = [(row.field, row.path, row.columns) for row in rows if row.kind == "public"]
     if experiment.is_private:
         public += learnt_from("public_parser", experiment.public_parser)
+        learnt = learnt_by_parser(experiment.as_dict())
+        if learnt:
+            notes.append(
+                f"parser={experiment.parser} learnt from {', '.join(learnt)} without privacy: no ε covers what it "
+                "reads (parsed_…, and trees of an adaptation), and the card says so; a public parser would be covered"
+            )
+        elif plan.is_anew:  # of a file that says the same in another form
+            public += learnt_from("parser", experiment.parser)
         for row in rows:
             public += learnt_from("init_weights", row.path) if row.field == "model.init_weights" else ()
     refuse_private(public, of_experiment(experiment.as_dict()))  # most of them are not opened again

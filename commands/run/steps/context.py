@@ -9,6 +9,7 @@ from pathlib import Path
 
 from commands.run.experiment.settings import DERIVED, FACTS, Experiment
 from commands.run_folder.places import ROOT, absolute
+from commands.run_folder.private_files import learnt_by_parser
 from commands.run_folder.steps import ANNOTATED, PRIVATE_PARTS, File, InputFile, Role, Step
 from commands.run_folder.systems import System
 from datamodules.reading.columns import Columns, reference_columns
@@ -69,6 +70,7 @@ class StepContext:
         place: Folder of the steps in the run folder: a system's, or that of a later draw of it; "" of the whole run.
         draw: 1 for the run's own samples, more for what is sampled later (:mod:`commands.run.sample`).
         wanted: What a later draw asks for.
+        learnt: Private files that the experiment's own parser learnt from without privacy.
     """
 
     experiment: Experiment
@@ -80,17 +82,24 @@ class StepContext:
     place: str = ""
     draw: int = 1
     wanted: Wanted = Wanted()
+    learnt: tuple[str, ...] = ()
 
     @classmethod
     def make(cls, experiment: Experiment, folder: Path, more_overlays: Iterable[str] = ()) -> StepContext:
         """Build the context of an experiment, before any of its steps; extra overlays are those of a kind of node."""
         columns = Columns.from_config(experiment.data).as_dict() or None
-        return cls(experiment, folder, _overlays(experiment, more_overlays), columns, experiment.parser)
+        learnt = tuple(learnt_by_parser(experiment.as_dict())) if experiment.is_private else ()
+        overlays = _overlays(experiment, more_overlays)
+        return cls(experiment, folder, overlays, columns, experiment.parser, learnt=learnt)
 
     def of(self, system: System) -> StepContext:
         """Return the run in the folder of a system, with the experiment as that has it."""
         place = system.name if self.draw == 1 else f"{system.name}/draws/{self.draw}"
         return replace(self, experiment=self.experiment.of(system.name), place=place)
+
+    def learnt_by(self, parser: str | None) -> tuple[str, ...]:
+        """Return the private files that a parser learnt from without privacy: a step that asks it reads them too."""
+        return self.learnt if parser is not None and parser == self.experiment.parser else ()
 
     def at(self, name: str) -> str:
         """Return the path of a file or folder, by its place in the run folder."""
@@ -141,10 +150,12 @@ class StepContext:
         reads: Iterable[object],
         names: Iterable[InputFile] = (),
         mechanisms: Iterable[str] = (),
+        learnt: Iterable[str] = (),
     ) -> Step:
         """Build a step, leaving out what its configuration has as None, or of a training as empty.
 
-        Of the user's files that it reads, or only names, it says how each is read (:class:`InputFile`).
+        Of the user's files that it reads, or only names, it says how each is read (:class:`InputFile`). What it leaves
+        depends on the private files ``learnt`` too, through a model, and it opens none of them.
         """
         place = self.at(name)
         folder = place if command in ("fit", "predict") else None
@@ -152,8 +163,9 @@ class StepContext:
         config = {key: value for key, value in config.items() if value != (None if folder is None else {})}
         files = list(reads)
         inputs = [file for file in files if isinstance(file, InputFile)]
-        paths = self._places(file.path if isinstance(file, InputFile) else file for file in files)
-        private = self._places(file.path for file in inputs if file.is_protected)
+        behind = list(learnt)
+        paths = self._places([*(file.path if isinstance(file, InputFile) else file for file in files), *behind])
+        private = self._places([*(file.path for file in inputs if file.is_protected), *behind])
         private += tuple(path for path in paths if path in _PRIVATE and path not in private)
         return Step(
             place.replace("/", "-"),

@@ -103,6 +103,7 @@ def _annotation(
         merge(_writing(context, "annotate", writes.path, name), config),
         writes=[writes, replace(writes, path=f"{writes.path}.metrics.json")],
         reads=[private or data["path"], parser],
+        learnt=context.learnt_by(parser),
     )
 
 

@@ -68,7 +68,8 @@ def evaluate(context: StepContext, system: System, learns: InputFile | None) -> 
     public = context.reference if experiment.reference else named if experiment.compared_with else reference
     taught = None if lesson is None else f"{lesson}/checkpoints/last.ckpt"
     reads = [samples, public, context.parser, private, InputFile("attributes.schema", schema), taught]
-    return [context.step("evaluate", "evaluate", options, writes=writes, reads=reads)]
+    learnt = context.learnt_by(context.parser)
+    return [context.step("evaluate", "evaluate", options, writes=writes, reads=reads, learnt=learnt)]
 
 
 def report(context: StepContext, steps: Iterable[Step]) -> list[Step]:

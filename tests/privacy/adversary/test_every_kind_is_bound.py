@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from page_content import read_html
 from run_folders import end_step, evaluate, sample, spec
 
@@ -285,6 +286,12 @@ def test_what_was_compared_with_private_text_is_named(run: Path, capsys: pytest.
         run, "two_stage-evaluate", ["evaluate"], own, ["two_stage/samples.jsonl"], str(run.parent / "private.jsonl")
     )
     (run / "two_stage" / "evaluation.parsed.jsonl").unlink()
+    assert cli.main(["report", str(run)]) == 0 and cli.main(["verify", str(run)]) == 0, capsys.readouterr().out
+    told = json.loads((run / "privacy_card.json").read_text())["not_covered"]
+    named = {path for path, why in told.items() if why != "no step of the run made it"}
+    assert named == {"two_stage/evaluation.json", "report.json", "report.html"}, "nobody asked for a comparison"
+    experiment = yaml.safe_load((run / "experiment.yaml").read_text()) if (run / "experiment.yaml").exists() else {}
+    (run / "experiment.yaml").write_text(yaml.safe_dump({**experiment, "compare_with_private": True}))
     assert cli.main(["report", str(run)]) == 0 and cli.main(["verify", str(run)]) == 0, capsys.readouterr().out
     told = json.loads((run / "privacy_card.json").read_text())["not_covered"]
     named = {path for path, why in told.items() if why != "no step of the run made it"}

@@ -312,6 +312,40 @@ def test_a_parser_that_learnt_from_a_private_file_is_not_public(
         assert told.out == "" and f"what --parser={parser} learnt from is {read}" in told.err and private in told.err
 
 
+def test_what_a_parser_reads_that_learnt_from_the_private_file_is_in_no_budget(private: str, tmp_path: Path) -> None:
+    """It may judge, as that of the paper does; no ε covers what it writes, and that is said before it is paid."""
+    own_one = _parser(tmp_path / "parser", [private])
+    changes = own(private, systems=["two_stage"], parser=str(own_one), reference="embedded:test?num=300&seed=1")
+    work = work_of(load(shipped("own-data-small"), changes))
+    (judges,) = [step for step in work.steps if step.command == "evaluate"]
+    assert judges.protected == (private,) and private in judges.reads and not judges.mechanisms
+    assert any(f"parser={own_one} learnt from {private} without privacy" in note for note in read_sources(work).notes)
+    others = _parser(tmp_path / "others", [write_lines(tmp_path / "others.jsonl", _renamed(OTHERS[:300]))])
+    work = work_of(load(shipped("own-data-small"), changes | {"parser": str(others)}))
+    assert not any(step.protected for step in work.steps if step.command == "evaluate")
+    assert not any("without privacy" in note for note in read_sources(work).notes)
+    copy = _parser(tmp_path / "copy", [write_lines(tmp_path / "x.jsonl", _renamed(PRIVATE))])
+    with pytest.raises(UserError, match="what parser=.* learnt from"):  # of which no step could say what it reads
+        read_sources(work_of(load(shipped("own-data-small"), changes | {"parser": str(copy)})))
+
+
+def test_an_evaluation_says_that_its_parser_learnt_from_private_text(
+    run: Path, private: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = "(Yield (Ask))"
+    monkeypatch.setattr(
+        "commands.quality.evaluate.trees_of", lambda parser, texts, cache: dict.fromkeys(texts, (tree, 0.1))
+    )
+    samples = write_lines(run / "samples.jsonl", [{"utterance": row["said"], "parse": tree} for row in OTHERS[:20]])
+    public = write_lines(tmp_path / "public.jsonl", [{"utterance": r["said"], "parse": tree} for r in OTHERS[300:340]])
+    for paths, is_said in (([private], True), (["embedded:train?num=20"], False)):
+        parser = _parser(tmp_path / "parser", paths)
+        words = ["--synthetic", samples, "--reference", public, "--no-mauve", "--out", str(run / "evaluation.json")]
+        assert cli.main(["evaluate", *words, "--parser", str(parser)]) == 0
+        notes = json.loads((run / "evaluation.json").read_text())["notes"]
+        assert any("no ε covers parsed_" in note for note in notes) == is_said
+
+
 def _parser(folder: Path, paths: list[str], start: str | None = None) -> Path:
     checkpoint = folder / "checkpoints" / "last.ckpt"
     checkpoint.parent.mkdir(parents=True, exist_ok=True)
