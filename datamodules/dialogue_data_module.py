@@ -224,6 +224,11 @@ class DialogueDataModule(TrainingDataModule):
         """Digest of the training file's content and of what is selected from it; never to be shown."""
         return self.rows.fingerprint
 
+    @cached_property
+    def data_file(self) -> str:
+        """Digest of the whole training file; never to be shown."""
+        return self.rows.data_file
+
     def train_dataloader(self) -> Loader[LogicalBatch]:
         """Return logical batches, beginning at the step that the trainer has reached."""
         turns = self.train_examples()

@@ -13,7 +13,9 @@ class PrivateData(Protocol):
     that this rank computes, in the order of the optimiser's steps, with ``expected_num_units`` equal to
     :attr:`batch_size`. Any object with ``num_units`` and ``rows_per_unit`` serves as a micro-batch. One that can draw
     for correlated noise has ``bands``, which a training sets, and ``sampler``, the
-    :class:`~doppel.privacy.sampling.PoissonSampler` of that many bands that its loader draws by.
+    :class:`~doppel.privacy.sampling.PoissonSampler` of that many bands that its loader draws by. One that knows the
+    file of its rows has ``data_file``, a digest like ``data_fingerprint``: runs that read other rows or columns of it
+    are on the same data.
 
     Attributes:
         num_units: N, how many units the training data have.

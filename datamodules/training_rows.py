@@ -49,6 +49,11 @@ class TrainingRows:
         """Digest of the content of the file and of what is selected from it, taken anew; never to be shown."""
         return content_digest(self.path, self.selection, self.columns)
 
+    @property
+    def data_file(self) -> str:
+        """Digest of the whole file, whatever is selected from it; never to be shown."""
+        return content_digest(self.path)
+
     def read(self, needs: Sequence[Field] = ()) -> list[Example]:
         """Read the rows, each with the fields that it needs.
 

@@ -105,7 +105,8 @@ def metadata(
         if private is not None:
             privacy = PrivacyArguments(target_epsilon or epsilon, delta)
             plan = privacy.plan_release(NoisyMarginals.kind, num_units, protected, sigma)
-            declare(book, scope, out.name, plan, content_digest(path), noise_seed)
+            digest = content_digest(path)
+            declare(book, scope, out.name, plan, digest, noise_seed, data_file=digest)
         model = found.fit(terms, private, noise_seed)
         if private is None:
             print(f"{book.path}: drawn by the releases there; no row of {table} was read")

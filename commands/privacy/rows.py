@@ -73,7 +73,7 @@ def rows(
             num_units = private.num_units
         plan = privacy.plan_release(NoisyMarginals.kind, num_units, unit, privacy.histogram_noise(num_units))
         if private is not None:
-            terms = (privacy.seed, privacy.total_epsilon)
+            terms = (privacy.seed, privacy.total_epsilon, private_rows.data_file)
             declare(book, privacy.scope, STAGE, plan, private_rows.fingerprint, *terms)
         model = found.fit(terms_of(codes.schema, unit, num_units, plan.noise_multiplier), private, privacy.seed)
         draw_rows(out, model, codes.schema, found, num_rows, seed, Path(schema).name)

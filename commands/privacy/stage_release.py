@@ -102,7 +102,9 @@ class StageRelease:
             return cls(turns, str(rows.unit), num_units, None, None, "")
         plan = privacy.plan_release(kind.kind, num_units, str(rows.unit), sigma)
         total = _total(stage_dir, privacy)
-        mechanism = declare(ledger, privacy.scope, stage, plan, rows.fingerprint, total_epsilon=total)
+        mechanism = declare(
+            ledger, privacy.scope, stage, plan, rows.fingerprint, total_epsilon=total, data_file=rows.data_file
+        )
         return cls(turns, str(rows.unit), num_units, sigma, ledger, mechanism, privacy.scope, name)
 
     def once(self, numbers: Callable[[], Mapping[str, Any]]) -> dict[str, Any] | None:

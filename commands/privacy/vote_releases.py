@@ -148,8 +148,8 @@ class VoteReleases:
             self._ledger.release(self._votes, sha256=sha256)
 
     def _declare(self, ledger: Ledger, privacy: PrivacyArguments, stage: str, plan: ReleasePlan) -> str:
-        fingerprint = self._rows.fingerprint
-        return declare(ledger, privacy.scope, stage, plan, fingerprint, privacy.seed, privacy.total_epsilon)
+        rows, terms = self._rows, (privacy.seed, privacy.total_epsilon)
+        return declare(ledger, privacy.scope, stage, plan, rows.fingerprint, *terms, rows.data_file)
 
     def _once(
         self,

@@ -1,8 +1,9 @@
 """Which ledgers of this machine hold what was spent on the same data: notes beside the key of fingerprints.
 
-``<key>.ledgers`` has one JSON line for each budget that has paid for a step: the keyed fingerprint of the data, the
-path of the ledger, the scope, its target epsilon, and the random id that its run has there. No count of rows is in
-it, nor anything that was computed of them. It is only ever appended to, under a lock; a torn line says nothing.
+``<key>.ledgers`` has one JSON line for each budget that has paid for a step: the keyed fingerprints of the data and of
+their file, the path of the ledger, the scope, its target epsilon, and the random id that its run has there. No count of
+rows is in it, nor anything that was computed of them. It is only ever appended to, under a lock; a torn line says
+nothing. Data of one file are the same people, whichever rows and columns of it a run has read.
 
 Formal guarantees:
     A ledger bounds what its own steps release. What others have released of the same people adds to that, and no ledger
@@ -36,6 +37,7 @@ class Note:
         scope: Its name there.
         target_epsilon: What it may spend.
         run: Random id of its run there; "" of one that an earlier version has begun.
+        file: Keyed fingerprint of the whole file that the data are of; "" where nobody said it.
     """
 
     data: str
@@ -43,6 +45,7 @@ class Note:
     scope: str
     target_epsilon: float
     run: str
+    file: str = ""
 
     @property
     def name(self) -> str:
@@ -105,28 +108,31 @@ def write(note: Note) -> None:
         os.close(descriptor)
 
 
-def find_known(own: LedgerFile, fingerprints: Collection[str] = ()) -> Known:
-    """Find the ledgers that share data with one.
+def find_known(own: LedgerFile, fingerprints: Collection[str] = (), files: Collection[str] = ()) -> Known:
+    """Find the ledgers that share data, or a file of data, with one.
 
     Args:
         own: That one, read to its end.
         fingerprints: Keyed ones of its data; those of all its mechanisms count beside them.
+        files: Keyed ones of the files of its data; those that notes of its data tell count beside them.
     """
     mine = {*fingerprints, *(str(record.fields["data_fingerprint"]) for record in own.mechanisms.values())}
-    notes = [note for note in _read() if note.data in mine]
+    noted = _read()
+    mine |= {*files, *(note.file for note in noted if note.file and note.data in mine)}  # all of a file is one of data
+    notes = [note for note in noted if note.data in mine or note.file in mine]
     here = os.path.realpath(own.path)
-    files = [own]
+    found = [own]
     for path in dict.fromkeys(note.ledger for note in notes):
         if path == here:
             continue
         other = LedgerFile(Path(path), own.lock_timeout)
         with contextlib.suppress(LedgerError):
             other.refresh()
-            files += [other] if other.promises else []
-    ids = {run for file in files for run in file.ids.values()}
-    paths = {os.path.realpath(file.path) for file in files}
+            found += [other] if other.promises else []
+    ids = {run for file in found for run in file.ids.values()}
+    paths = {os.path.realpath(file.path) for file in found}
     gone = [note for note in notes if (note.run not in ids if note.run else note.ledger not in paths)]
-    return Known(_distinct(files), tuple({(note.run or note.ledger, note.scope): note for note in gone}.values()))
+    return Known(_distinct(found), tuple({(note.run or note.ledger, note.scope): note for note in gone}.values()))
 
 
 def _distinct(files: list[LedgerFile]) -> tuple[LedgerFile, ...]:

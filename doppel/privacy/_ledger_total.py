@@ -15,7 +15,9 @@ log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
-def noted(file: LedgerFile, prefix: str, record: MechanismRecord, total: float | None = None) -> Iterator[None]:
+def noted(
+    file: LedgerFile, prefix: str, record: MechanismRecord, total: float | None = None, data_file: str = ""
+) -> Iterator[None]:
     """Let other runs on the same data know of a budget before it pays; where that cannot be, its ledger says so.
 
     Args:
@@ -23,19 +25,20 @@ def noted(file: LedgerFile, prefix: str, record: MechanismRecord, total: float |
         prefix: Of the run's scopes there.
         record: The mechanism that is about to pay, or has paid.
         total: What all budgets on the same data may cost together, if that is limited.
+        data_file: Keyed fingerprint of the whole file that the data are of, where it is known.
 
     Raises:
         BudgetExceededError: They would cost more.
         LedgerError: There is a total, and no other run would know of this one.
     """
     target, run = file.promise(record.scope).target_epsilon, file.ids.get(record.scope, "")
-    note = Note(str(record.fields["data_fingerprint"]), str(file.path.resolve()), record.scope, target, run)
+    note = Note(str(record.fields["data_fingerprint"]), str(file.path.resolve()), record.scope, target, run, data_file)
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(locked(file.lock_timeout))
             if total is not None:
                 steps = 1 if record.done_steps else record.planned_steps
-                admit_to_all(file, prefix, record, total, [record.mechanism(steps)])
+                admit_to_all(file, prefix, record, total, [record.mechanism(steps)], data_file)
             write(note)
         except OSError as error:
             why = f"the notes beside the key of fingerprints cannot be written ({error.strerror or error})"
@@ -51,7 +54,12 @@ def noted(file: LedgerFile, prefix: str, record: MechanismRecord, total: float |
 
 
 def admit_to_all(
-    file: LedgerFile, prefix: str, record: MechanismRecord, total: float, coming: Sequence[DPMechanism]
+    file: LedgerFile,
+    prefix: str,
+    record: MechanismRecord,
+    total: float,
+    coming: Sequence[DPMechanism],
+    data_file: str = "",
 ) -> None:
     """Let a mechanism begin, or go beyond its planned steps.
 
@@ -67,11 +75,12 @@ def admit_to_all(
         record: The mechanism.
         total: The limit.
         coming: What is about to be spent beside what has begun.
+        data_file: As of :func:`noted`.
 
     Raises:
         BudgetExceededError: They would cost more, or no epsilon holds for all of them.
     """
-    known = find_known(file, [str(record.fields["data_fingerprint"])])
+    known = find_known(file, [str(record.fields["data_fingerprint"])], [data_file] if data_file else [])
     told = everything(
         file, prefix, known, coming=[Coming(record.scope.removeprefix(prefix), file.promise(record.scope), coming)]
     )

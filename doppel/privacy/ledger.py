@@ -64,6 +64,7 @@ class Ledger:
         self._file = LedgerFile(self.path, lock_timeout)
         self._opened: dict[str, dict[str, Any]] = {}  # what this process declared, and noises its steps by
         self._totals: dict[str, float] = {}  # of such mechanisms, what all on the same data may cost together
+        self._data_files: dict[str, str] = {}  # likewise, keyed fingerprints of the files that they read
         # Scope and budget → totals of steps that cost at most its target; and so do any smaller ones.
         self._known_to_fit: dict[tuple[str, PrivacyBudget], Counter[tuple[float, float]]] = {}
 
@@ -112,6 +113,7 @@ class Ledger:
         planned_steps: int,
         data_fingerprint: str,
         total_epsilon: float | None = None,
+        data_file: str | None = None,
     ) -> str:
         """Declare a mechanism, or find the one that an interrupted run declared. Spends nothing.
 
@@ -126,6 +128,8 @@ class Ledger:
             data_fingerprint: Identifies the private data (a hash, never content).
             total_epsilon: What all budgets on the same data may cost together, see
                 :func:`~doppel.privacy._ledger_total.admit_to_all`.
+            data_file: Identifies the whole file that the data are of, likewise: runs that read other rows or columns
+                of it are on the same data.
 
         Returns:
             The mechanism's id, see :meth:`mechanism_id`.
@@ -163,12 +167,13 @@ class Ledger:
             self._opened[mechanism_id] = opened.fields
             if total_epsilon is not None:
                 self._totals[mechanism_id] = total_epsilon
+            file = self._data_files[mechanism_id] = "" if data_file is None else keyed_fingerprint(data_file)
             if opened.done_steps:  # which an earlier version has begun, or in another folder
-                with noted(self._file, self._prefix, opened):
+                with noted(self._file, self._prefix, opened, data_file=file):
                     pass
             elif total_epsilon is not None:
                 coming = [opened.mechanism(opened.planned_steps)] if self._file.has_begun(scope) else spec.mechanisms()
-                admit_to_all(self._file, self._prefix, opened, total_epsilon, coming)
+                admit_to_all(self._file, self._prefix, opened, total_epsilon, coming, file)
         return mechanism_id
 
     def spend(self, mechanism_id: str, content: Mapping[str, Any] | None = None) -> None:
@@ -196,7 +201,8 @@ class Ledger:
             total = self._totals.get(mechanism_id)
             is_beyond = total is not None and known.done_steps >= known.planned_steps
             is_new = known.done_steps == 0 or is_beyond
-            with noted(self._file, self._prefix, known, total) if is_new else contextlib.nullcontext():
+            file = self._data_files.get(mechanism_id, "")
+            with noted(self._file, self._prefix, known, total, file) if is_new else contextlib.nullcontext():
                 self._file.append({"type": "spend", "mechanism": mechanism_id, "steps": 1, **told})
 
     def release(
@@ -265,7 +271,8 @@ class Ledger:
         planned = max(0, record.planned_steps - record.done_steps)
         if room > planned and (total := self._totals.get(mechanism_id)) is not None:
             try:  # what a crash has lost can be made up for where the total affords that, too
-                admit_to_all(self._file, self._prefix, record, total, [record.mechanism(room - planned)])
+                file = self._data_files.get(mechanism_id, "")
+                admit_to_all(self._file, self._prefix, record, total, [record.mechanism(room - planned)], file)
             except BudgetExceededError:
                 return planned
         return room
@@ -301,19 +308,22 @@ class Ledger:
         scopes = list(self._file.promises) if scope is None else [self._prefix + scope]
         return compose([(self._file, name) for name in scopes]).epsilon if scopes else 0.0
 
-    def everything(self, coming: Sequence[Coming] = (), data_fingerprints: Iterable[str] = ()) -> dict[str, Any]:
+    def everything(
+        self, coming: Sequence[Coming] = (), data_fingerprints: Iterable[str] = (), data_files: Iterable[str] = ()
+    ) -> dict[str, Any]:
         """Return what all runs on the same data cost together, as far as this machine knows of them, and a statement.
 
         Args:
             coming: What this run is about to spend beside what is on file.
             data_fingerprints: Of its data, where no mechanism is on file.
+            data_files: Of the files of these, as :meth:`open` has them.
 
         Returns:
             See :func:`~doppel.privacy._ledger_summary.everything`.
         """
         self._file.refresh()
-        data = [keyed_fingerprint(own) for own in data_fingerprints]
-        return everything(self._file, self._prefix, find_known(self._file, data), coming=coming)
+        data, files = ([keyed_fingerprint(own) for own in given] for given in (data_fingerprints, data_files))
+        return everything(self._file, self._prefix, find_known(self._file, data, files), coming=coming)
 
     def summary(self, voids: Mapping[str, Sequence[str]] = MappingProxyType({})) -> dict[str, Any]:
         """Return everything on file, ready for JSON, see :func:`~doppel.privacy._ledger_summary.summarise`.

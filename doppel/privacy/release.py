@@ -74,6 +74,7 @@ def declare(
     fingerprint: str,
     seed: int | None = None,
     total_epsilon: float | None = None,
+    data_file: str | None = None,
 ) -> str:
     """Declare a release in a ledger, or find the one that an interrupted run declared; spends nothing.
 
@@ -85,6 +86,7 @@ def declare(
         fingerprint: Of the private data.
         seed: Of the noise, for tests: it voids the scope.
         total_epsilon: What all on the same data may cost together.
+        data_file: Of the whole file that the data are of.
 
     Returns:
         Its id.
@@ -96,6 +98,7 @@ def declare(
         planned_steps=plan.steps,
         data_fingerprint=fingerprint,
         total_epsilon=total_epsilon,
+        data_file=data_file,
     )
     if seed is not None:
         text = f"the noise of {stage} was drawn from a fixed seed, and whoever reads it can subtract the noise"

@@ -156,6 +156,7 @@ class PrivateSession:
             planned_steps=planned_steps,
             data_fingerprint=data.data_fingerprint,
             total_epsilon=privacy.total_epsilon,
+            data_file=getattr(data, "data_file", None),
         )
         _, on_file = self.ledger.mechanisms[self.mechanism_id].key
         if on_file != self.plan.noise_multiplier:

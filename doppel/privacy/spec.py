@@ -52,7 +52,7 @@ class PrivacyArguments:
             RUN/STAGE`` null is $DOPPEL_LEDGER, if set when the run begins, else RUN/ledger.jsonl.
         total_epsilon: ε of all budgets of a run, and of all runs on the same data that this machine knows of, together;
             what would pass it is refused before anything is paid. Null: no limit, and every card says what they come
-            to. Another file, or other rows or columns of it, are other data: give their runs one ``ledger_path``.
+            to. Another file is other data, even of the same rows: give their runs one ``ledger_path``.
         scope: Name of the budget, usually the released system. Each budget has its own target, and the ledger also
             composes all of them.
         stage: Name of this training in the ledger. With ``--run_dir RUN/STAGE`` it is STAGE.

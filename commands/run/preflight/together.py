@@ -47,7 +47,8 @@ def together(plan: RunPlan, plans: Mapping[str, Readiness | Outlook]) -> str | N
         scope = ledger.mechanism_id(privacy.scope, "")[:-1]
         planned -= Counter({record.key: record.promised.steps for record in begun if record.scope == scope})
         coming.append(Coming(privacy.scope, budget, [Mechanism(*key, steps) for key, steps in planned.items()]))
-    told = ledger.everything(coming, {own for _, data in given.values() for own in data})
+    digests = [own for _, data in given.values() for own in data]
+    told = ledger.everything(coming, {rows for rows, _ in digests}, {file for _, file in digests})
     limits = [privacy.total_epsilon for privacy, _ in given.values() if privacy.total_epsilon is not None]
     total, lost = min(limits, default=None), sum(own["target_epsilon"] for own in told["gone"])
     if total is not None and (told["target_epsilon"] is None or told["target_epsilon"] + lost > total):
@@ -71,10 +72,11 @@ def together(plan: RunPlan, plans: Mapping[str, Readiness | Outlook]) -> str | N
     )
 
 
-def _paid_by(system: str, steps: Sequence[Step]) -> tuple[PrivacyArguments, set[str]] | None:
-    """The budget of a system, and digests of what its steps read; None where it has none."""
+def _paid_by(system: str, steps: Sequence[Step]) -> tuple[PrivacyArguments, set[tuple[str, str]]] | None:
+    """The budget of a system, and digests of the rows that its steps read, and of their files; None where it has
+    none."""
     found: PrivacyArguments | None = None
-    data = set[str]()
+    data = set[tuple[str, str]]()
     for step in steps:
         config = StageConfig(step.config)
         if config.privacy is not None and any(own.system == system for own in step.writes):
@@ -83,10 +85,11 @@ def _paid_by(system: str, steps: Sequence[Step]) -> tuple[PrivacyArguments, set[
     return None if found is None else (found, data)
 
 
-def _digest(data: Mapping[str, Any]) -> set[str]:
-    """That of the rows of a configuration; nothing where they are still to be written."""
+def _digest(data: Mapping[str, Any]) -> set[tuple[str, str]]:
+    """Those of the rows of a configuration; nothing where they are still to be written."""
     try:
-        return {TrainingRows.from_config(data).fingerprint}
+        rows = TrainingRows.from_config(data)
+        return {(rows.fingerprint, rows.data_file)}
     except (DataError, KeyError):
         return set()
 

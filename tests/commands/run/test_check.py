@@ -333,6 +333,20 @@ def test_what_all_systems_and_all_runs_on_the_same_data_come_to_is_told_and_limi
     go_on(run, before, replace(before, privacy={**before.privacy, "total_epsilon": 12.0}))
 
 
+def test_a_run_that_read_other_columns_of_the_file_counts(
+    users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimate, "forecast", lambda *_: (1.0, 3.0, None))
+    earlier = {"train_path": str(users), "unit": "user", "columns": {"label": "kind"}, "keep_share": 0.5}
+    rows, spec = TrainingRows.from_config(earlier), plan(50, 2, 1, 8.0, accountant="rdp", unit="user")
+    ledger = Ledger(tmp_path / "earlier" / "ledger.jsonl")
+    terms = {"spec": spec, "planned_steps": 25, "data_fingerprint": rows.fingerprint, "data_file": rows.data_file}
+    ledger.spend(ledger.open(scope="s", stage="fit", **terms))  # type: ignore[arg-type]
+    limits = {"systems": ["one_stage"], "privacy.total_epsilon": 8.5}
+    assert called(users, tmp_path / "run", "--check", **limits) == 2
+    assert "With 1 other run on these data: " in capsys.readouterr().err
+
+
 def test_a_batch_that_wastes_the_budget_is_told_and_the_usual_one_is_not(
     users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,10 +29,17 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "site"
 
 
-def train(run: Path, steps: int = 20, scope: str = "two_stage", total: float | None = None, data: str = DATA) -> Ledger:
+def train(
+    run: Path,
+    steps: int = 20,
+    scope: str = "two_stage",
+    total: float | None = None,
+    data: str = DATA,
+    file: str | None = None,
+) -> Ledger:
     """What a training does to the ledger of its run folder."""
     ledger = Ledger(run / "ledger.jsonl")
-    terms = {"spec": SPEC, "planned_steps": 20, "data_fingerprint": data, "total_epsilon": total}
+    terms = {"spec": SPEC, "planned_steps": 20, "data_fingerprint": data, "total_epsilon": total, "data_file": file}
     name = ledger.open(scope=scope, stage="fit", **terms)  # type: ignore[arg-type]
     for _ in range(steps):
         ledger.spend(name)
@@ -65,6 +72,34 @@ def test_other_data_are_other_people_and_a_run_that_resumes_is_the_same_run(tmp_
     assert everything(own)["num_runs"] == 1 and len(notes._read()) == 2
     train(tmp_path / "never", steps=0)
     assert everything(own)["num_runs"] == 1, "what was declared and never paid is no run"
+
+
+def test_other_rows_and_columns_of_one_file_are_the_same_people(tmp_path: Path) -> None:
+    """A label that is read, a schema with a comment more, or a share of the rows make another fingerprint."""
+    file = "cafe" * 16
+    first = train(tmp_path / "plain", data=file, file=file)  # as the usual columns have it
+    second = train(tmp_path / "labels", data="beef" * 16, file=file)
+    train(tmp_path / "else", data="dead" * 16, file="0123" * 16)
+    for ledger in (first, second):
+        assert everything(ledger)["num_runs"] == 2 and everything(ledger)["epsilon"] == epsilon(40)
+    coming = Ledger(tmp_path / "new" / "ledger.jsonl").everything(data_fingerprints=["1234" * 16], data_files=[file])
+    assert coming["num_runs"] == 3, "the new one too: known before anything is paid"
+    with pytest.raises(BudgetExceededError, match="2 other runs"):
+        train(tmp_path / "third", total=epsilon(50), data="1234" * 16, file=file)
+    assert file not in notes.notes_path().read_text(), "keyed, as all of them"
+
+
+def test_notes_of_an_earlier_version_name_no_file_and_are_found_by_what_they_name(tmp_path: Path) -> None:
+    file = "cafe" * 16
+    old = train(tmp_path / "old", data=file)
+    lines = [json.loads(line) for line in notes.notes_path().read_text().splitlines()]
+    notes.notes_path().write_text(
+        "".join(json.dumps({k: v for k, v in n.items() if k != "file"}) + "\n" for n in lines)
+    )
+    train(tmp_path / "new", data="beef" * 16, file=file)
+    assert everything(old)["num_runs"] == 2
+    train(tmp_path / "old", steps=0, data=file, file=file)  # goes on, and is noted anew
+    assert everything(old)["num_runs"] == 2 and len(notes._read()) == 3
 
 
 def test_a_ledger_that_was_moved_or_copied_counts_once(tmp_path: Path) -> None:
@@ -130,7 +165,7 @@ def test_the_notes_hold_no_count_and_nothing_computed_of_the_data_but_a_keyed_fi
     ledger = train(tmp_path / "run")
     (line,) = map(json.loads, notes.notes_path().read_text().splitlines())
     assert line.pop("run") and line.pop("data") == ledger.summary()["mechanisms"][0]["data_fingerprint"] != DATA
-    assert line == {"ledger": str(ledger.path), "scope": "two_stage", "target_epsilon": 6.0}
+    assert line == {"ledger": str(ledger.path), "scope": "two_stage", "target_epsilon": 6.0, "file": ""}
     assert stat.S_IMODE(notes.notes_path().stat().st_mode) == 0o600 and stat.S_IMODE(site.stat().st_mode) == 0o700
 
 
