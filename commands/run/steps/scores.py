@@ -19,10 +19,13 @@ def keep_best(context: StepContext, system: System, prompts: str) -> Step:
     experiment, candidates, out = context.experiment, context.at("candidates.jsonl"), context.at("samples.jsonl")
     parser = experiment.public_parser if system.has_trees else None
     schema = experiment.attributes.schema if experiment.attributes and system.has_attributes else None
+    is_one = context.wanted.only is not None and not system.has_trees
+    first = f"{system.name}/samples.jsonl" if is_one else None  # for all labels, which one is told from
     options: Settings = {
         "candidates": context.folder / candidates,
         "prompts": prompts,
         "out": context.folder / out,
+        "beside": first and context.folder / first,
         "parser": parser,
         "label_words": None if system.has_trees else experiment.label_words or None,
         "seed": experiment.seed,
@@ -33,7 +36,7 @@ def keep_best(context: StepContext, system: System, prompts: str) -> Step:
         "keep-best",
         options,
         writes=[file_of(system, out, context.role), file_of(system, f"{out}.kept.json", "metrics")],
-        reads=[candidates, prompts, parser, InputFile("attributes.schema", schema)],
+        reads=[candidates, prompts, first, parser, InputFile("attributes.schema", schema)],
     )
 
 

@@ -20,9 +20,11 @@ from commands.quality.run_numbers import sampling
 from commands.run.experiment.experiment import load
 from commands.run.preflight.models import check_models
 from commands.run.preflight.sources import check_sources
-from commands.run.steps.recipes import steps_of
+from commands.run.steps.context import Wanted
+from commands.run.steps.recipes import draw, steps_of
 from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.steps import File
+from commands.run_folder.systems import system
 from doppel.console.command import call
 from doppel.errors import DataError, UserError
 from tests.stopped_reads import Reads
@@ -57,6 +59,21 @@ def given(tmp_path: Path, codes: list[str], drawn: list[tuple[str, str]]) -> lis
         "--prompts": write_lines(tmp_path / "labels.jsonl", [{"label": code} for code in codes]),
     }
     return [*(word for pair in files.items() for word in pair), "--out", str(tmp_path / "synthetic.jsonl")]
+
+
+def test_of_prompts_of_one_label_texts_are_judged_against_all_labels_by_samples_of_all(tmp_path: Path) -> None:
+    texts = ["a great inn", "an awful inn"] * 10
+    words = [*given(tmp_path, [INN_BAD] * 10, [(text, INN_BAD) for text in texts]), "--label-words", json.dumps(STARS)]
+    first = [{"utterance": text, "label": code} for text, code in zip(texts, [INN_GOOD, INN_BAD] * 10, strict=True)]
+    more = ["--beside", write_lines(tmp_path / "samples.jsonl", first)]
+    told = {}
+    for name, beside in (("alone", []), ("beside", more)):
+        call(keep_best, [*words, *beside], "keep-best")
+        kept = [json.loads(line) for line in (tmp_path / "synthetic.jsonl").read_bytes().splitlines()]
+        record = json.loads((tmp_path / "synthetic.jsonl.kept.json").read_text())
+        told[name] = {line["utterance"] for line in kept}, record["candidates_match"], len(kept)
+    assert told["alone"][1] == 1 and len(told["alone"][0]) == 2, "there is nothing that it could be told from"
+    assert told["beside"] == ({"an awful inn"}, 0.5, 10)
 
 
 def test_texts_that_say_every_label_are_kept_in_the_order_of_the_codes(tmp_path: Path) -> None:
@@ -168,6 +185,20 @@ def test_what_was_chosen_stands_in_the_record_of_the_run(tmp_path: Path) -> None
         (tmp_path / name).write_text("{}\n")
         end_step(tmp_path, verb, [verb, "--run_dir", str(folder)], [File(name, role, "labels", "labels")], reads)
     assert sampling(RunFolder(tmp_path), "labels") == {"synthetic_labels.jsonl": {"num_beams": 1, **told}}
+
+
+def test_a_draw_of_one_label_reads_the_samples_of_all(tmp_path: Path) -> None:
+    experiment = load(Path("configs/experiments/own-data-small.yaml"), changes(tmp_path))
+    for label in (None, INN_BAD):
+        (chooses,) = [
+            step
+            for step in draw(experiment, tmp_path, system("labels"), 2, Wanted(5, label=label))
+            if step.command == "keep-best"
+        ]
+        first = None if label is None else str(tmp_path / "labels" / "samples.jsonl")
+        assert chooses.config.get("beside") == first and (
+            ("labels/samples.jsonl" in chooses.reads) == (first is not None)
+        )
 
 
 def test_without_an_encoder_or_candidates_nothing_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
