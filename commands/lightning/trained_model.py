@@ -55,12 +55,21 @@ def value_chooser(by: str) -> ValueChooser:
         by: The model, as the schema names it.
 
     Raises:
-        UserError: It cannot be loaded.
+        UserError: It cannot be loaded, or its card says that it learnt from people without privacy: the values that it
+            chooses for a row would tell of other rows, and no ε of what learns from them would hold.
     """
     from doppel.models.faults import ModelError
     from doppel.models.load import load_with_tokenizer
+    from doppel.privacy.card import origins_of
     from doppel.tables.asked import ValueChooser
 
+    for origin in origins_of(place_of(by)):
+        if origin["private"] is None and origin["is_public"] is False:
+            raise UserError(
+                f"`by` of its schema: {origin['path']} was trained without privacy on data that nobody declared "
+                "public, and what it chooses would tell of them, so that no ε would hold: name another model",
+                about=by,
+            )
     try:
         return ValueChooser(*load_with_tokenizer(place_of(by)))
     except ModelError as error:

@@ -44,7 +44,7 @@ def export(
     *,
     merge: bool = False,
     dtype: Literal["float32", "float16", "bfloat16"] | None = None,
-) -> None:
+) -> int:
     """Write a trained model as a folder to release.
 
     Release this folder, never a checkpoint: last.ckpt also holds the settings of the run and the optimiser's state. The
@@ -63,8 +63,12 @@ def export(
         dtype: Type of the weights: float32 if left out, of merged ones that of the base. float16 and bfloat16 halve the
             size on disk.
 
+    Returns:
+        Exit status: 1 where the training was private and the ledger does not cover its weights, which the card and the
+        last lines say.
+
     Raises:
-        UserError: There is no such model, its folder is not empty, or the ledger does not cover its weights.
+        UserError: There is no such model, or its folder is not empty.
     """
     import torch
 
@@ -82,7 +86,7 @@ def export(
     is_lora = "base_model" in config.model and bool(config.model.get("lora"))
     if merge and not is_lora:
         raise UserError(f"{stage_dir} was trained without LoRA, and its weights are whole: leave --merge out")
-    card = _card(stage_dir, checkpoint, config)
+    card, is_covered = _card(stage_dir, checkpoint, config)
     if "base_model" in config.model:
         model = trained_model(checkpoint, config)
         prompting = Prompting.of(stage_dir, config, model.text_format)
@@ -102,6 +106,7 @@ def export(
             what = f"pytorch_model.bin, {CARD}, and how to load it in README.md"
     caveats = [f"not checked: {text}" for text in card.get("not_checked", ())]
     print("\n".join([f"{out}: {what}", card["statement"], *caveats]))
+    return int(not is_covered)
 
 
 def _base(base: FrozenBase) -> dict[str, Any]:
@@ -139,8 +144,8 @@ def _own_readme(out: Path, config: StageConfig, statement: str) -> str:
     )  # fmt: skip
 
 
-def _card(stage_dir: Path, checkpoint: Path, config: StageConfig) -> dict[str, Any]:
-    """What holds for the weights: the scope of the ledger that paid for them.
+def _card(stage_dir: Path, checkpoint: Path, config: StageConfig) -> tuple[dict[str, Any], bool]:
+    """What holds for the weights, by the scope of the ledger that paid for them; and whether it is what was promised.
 
     A checkpoint of a run must be as its step left it. Of one that was trained by hand nothing but the ledger tells, and
     the card says so under ``not_checked``.
@@ -151,9 +156,9 @@ def _card(stage_dir: Path, checkpoint: Path, config: StageConfig) -> dict[str, A
     from doppel.privacy.ledger import Ledger
 
     saved = read_checkpoint(checkpoint)
-    state, origins = privacy_state(saved), saved.get("origins", [])
+    state, origins = privacy_state(saved), public_names(saved.get("origins", []))  # anybody may read the card
     if state is None:
-        return not_private_card(saved.get("data_is_public"), origins)
+        return not_private_card(saved.get("data_is_public"), origins), True
     given = None if config.privacy is None else config.privacy.ledger_path
     ledger = Ledger(_ledger_path(stage_dir, given))
     scope, digest = state["scope"], sha256_of(checkpoint)
@@ -170,7 +175,7 @@ def _card(stage_dir: Path, checkpoint: Path, config: StageConfig) -> dict[str, A
         reasons.append(f"{ledger.path} has no budget {scope!r} of this run: give the run folder its {FILE_NAME} back")
     if reasons:
         why = "; ".join(reasons).replace(str(ledger.path), ledger.path.name)  # anybody may read it
-        return {"private": False, "is_public": False, "statement": f"NOT PRIVATE: {why}"}
+        return {"private": False, "is_public": False, "statement": f"NOT PRIVATE: {why}"}, False
     spent = scopes[scope]
     statement = (
         f"PRIVATE: all that was trained in budget {scope!r} is (ε = {spent['target_epsilon']:.4g}, δ = "
@@ -185,7 +190,7 @@ def _card(stage_dir: Path, checkpoint: Path, config: StageConfig) -> dict[str, A
     run = RunFolder(run_of(stage_dir))
     taken = taken_as_given([config.model.get("base_model")], run.experiment.get("commit") or ())
     not_checked = [*([] if made is not None else [_BY_HAND]), *taken]
-    return {"private": True, **told, **spent, "everything": together, "not_checked": not_checked}
+    return {"private": True, **told, **spent, "everything": together, "not_checked": not_checked}, True
 
 
 def _ledger_path(stage_dir: Path, given: str | None) -> Path:

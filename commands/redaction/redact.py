@@ -121,6 +121,12 @@ def redact(
         raise UserError(f"--held-out is {held_out}: give a share between 0 and 1, such as 0.2")
     if pseudonyms and guess.model is not None:
         raise UserError("masks are guessed where masks stand: leave out --pseudonyms or --guess.model")
+    if columns.messages is not None:
+        raise UserError(
+            "the messages of a conversation would stay as they are, for redact hides what is in the text of a row: "
+            "write each message as a row of its own",
+            about="--columns.messages",
+        )
     rules = rules_of(words, patterns, entities)
     if level <= 0 and not rules:
         raise UserError(f"--level is {level}, and no words, patterns or entities are given: nothing would be hidden")

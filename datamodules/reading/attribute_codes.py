@@ -82,8 +82,9 @@ class AttributeCodes:
             for value, part in zip(column.values, parts, strict=True):
                 if BETWEEN in part or list(labels_of([part]).values()) != [[value]]:
                     raise DataError(
-                        f"the attribute {column.name!r} with the value {value!r} cannot be read in a prompt: begin the "
-                        "name with a letter, and leave colons, lines and | out of both",
+                        f"the attribute {column.name!r} with the value {value!r} cannot be read in a prompt: a "
+                        "name begins with a letter from A to Z and has at most 40 letters, digits, blanks, &, / and -; "
+                        "leave lines and | out of both, and what looks like a name (`Name: value`) out of the value",
                         about=about,
                     )
         if len(set(self.names)) < len(self.names):

@@ -131,6 +131,8 @@ def call(function: Callable[..., int | None], words: list[str], prog: str) -> in
     if fields:
         _refuse_twice(parser, words)
     values = vars(parser.instantiate(parser.parse_args(words)))
+    if not 0 <= (values.get("seed") or 0) < 2**32:
+        raise UserError(f"--seed is {values['seed']}: give a number from 0 to {2**32 - 1}")
     _refuse_own_input({p: values[p] for p in inspect.signature(function).parameters})
     parameters = inspect.signature(function).parameters.values()
     positional = [values[p.name] for p in parameters if p.kind is not p.KEYWORD_ONLY]

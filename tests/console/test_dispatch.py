@@ -8,6 +8,7 @@ from pathlib import Path
 import console_commands
 import pytest
 
+import cli
 from doppel.console.dispatch import main, overview
 from doppel.errors import UserError
 from doppel.garbage import no_collection
@@ -97,6 +98,16 @@ def test_errors_are_short_and_say_what_is_wrong(
     assert run(*words) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ") and says in error and error.count("\n") <= 2
+
+
+@pytest.mark.parametrize("seed", ["-1", "4294967296"])
+def test_a_seed_that_no_generator_takes_is_refused_by_every_command(
+    seed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"utterance": "yes", "parse": "(A)"}\n')
+    assert cli.main(["choose", str(rows), "--num", "1", "--out", str(tmp_path / "o.jsonl"), f"--seed={seed}"]) == 2
+    assert f"--seed is {seed}: give a number from 0 to 4294967295" in capsys.readouterr().err
 
 
 def test_an_error_of_the_program_keeps_its_traceback() -> None:

@@ -189,7 +189,7 @@ def test_a_run_goes_on_from_an_exported_folder_and_is_released_whole(
     merged = export(second, tmp_path / "merged", "--merge")
     torch.testing.assert_close(logits(plain(merged)), trained(second), rtol=0, atol=1e-5)
     origins = json.loads((merged / "privacy_card.json").read_text())["origins"]
-    assert [origin["path"] for origin in origins] == [str(base)] and origins[0]["private"]["scope"] == "default"
+    assert [origin["path"] for origin in origins] == [base.name] and origins[0]["private"]["scope"] == "default"
     caveats = " ".join(json.loads((merged / "privacy_card.json").read_text())["caveats"])
     assert "charged to another ledger" in caveats
 

@@ -150,6 +150,7 @@ def test_no_epsilon_is_told_and_nothing_is_called_private(tables: Path, capsys: 
         (["--level", "0.5", "--held-out", "1e-9"], "0 sensitive and 0 safe rows are held out"),
         (["--level", "0", "--patterns", "iban"], "no pattern 'iban'"),
         (["--level", "0.5", "--columns.text", "said"], "no 'said'"),
+        (["--level", "0.5", "--columns.messages", "messages"], "messages of a conversation would stay as they are"),
         (["--level", "0.5", "--pseudonyms", "--guess.model", "models/base"], "leave out --pseudonyms"),
     ],
 )

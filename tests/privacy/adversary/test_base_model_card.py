@@ -79,6 +79,33 @@ def test_a_run_is_refused_before_its_first_stage(
     assert "model.base_model" in capsys.readouterr().err
 
 
+def test_nor_does_it_fill_a_column(not_private: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    schema = tmp_path / "schema.yaml"
+    schema.write_text(f"mood: {{made: model, by: {not_private}, values: [calm, angry], ask: 'Said: {{text}} Mood:'}}\n")
+    (tmp_path / "rows.jsonl").write_text('{"text": "show my events"}\n')
+    assert (
+        cli.main(["fill", str(tmp_path / "rows.jsonl"), "--schema", str(schema), "--out", str(tmp_path / "o.jsonl")])
+        == 2
+    )
+    assert "nobody declared public" in capsys.readouterr().err and not (tmp_path / "o.jsonl").exists()
+
+
+def test_an_exported_card_names_no_folder_of_the_machine(not_private: Path, corpus: str, tmp_path: Path) -> None:
+    train_plainly(tmp_path / "public" / "fit", str(not_private), corpus, is_public=True)
+    card = (export(tmp_path / "public" / "fit", tmp_path / "nested") / "privacy_card.json").read_text()
+    assert str(tmp_path) not in card and '"path": "plain_export"' in card
+
+
+def test_weights_that_the_ledger_does_not_cover_end_with_a_status(
+    own_private_run: Path, tiny_model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    configure(own_private_run / "fit", tiny_model)
+    (own_private_run / "ledger.jsonl").unlink()
+    assert cli.main(["export", str(own_private_run / "fit"), str(tmp_path / "out")]) == 1
+    assert "NOT PRIVATE" in capsys.readouterr().out
+    assert json.loads((tmp_path / "out" / "privacy_card.json").read_text())["private"] is False
+
+
 def test_an_architecture_alone_has_learnt_nothing(not_private: Path, corpus: str, tmp_path: Path) -> None:
     assert caveats(tmp_path / "run", UtteranceLM(base_model=str(not_private), init="random"), corpus) == ""
 
