@@ -39,6 +39,7 @@ MODULES = (
 if VARIABLE in os.environ:  # this is the process that forks: it ends with the run, and at Ctrl-C while it imports
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # of the whole group, as `timeout` sends it: a training saves first
     end_with_named()
 
 
@@ -82,6 +83,7 @@ def answer(function: Callable[..., Any], *arguments: object) -> Any:
 
 
 def _answer(variables: dict[str, str], function: Callable[..., Any], arguments: Sequence[Any]) -> Any:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     os.environ.update(variables)
     return function(*arguments)
 
@@ -120,6 +122,7 @@ class Forked(ForkServerProcess):
 
     def run(self) -> None:
         """Run the command in its process: from the first line of ``cli.py`` to what is done at the end."""
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         import numpy as np
 
         end_with(os.getppid())

@@ -171,6 +171,19 @@ def test_what_ends_a_run_ends_its_command_and_the_process_that_forks(
     assert (root / "a.end").exists() is (number == signal.SIGINT and not is_importing), "Ctrl-C lets a command save"
 
 
+def test_sigterm_of_the_whole_group_lets_a_command_save(root: Path) -> None:
+    """As `timeout` and service managers send it; what forks has to outlive the command that it forked."""
+    saving = "import signal, sys, time\nsaved = lambda *_: (time.sleep(1), open('saved', 'w').close(), sys.exit(75))\n"
+    saving += "signal.signal(signal.SIGTERM, saved)\nopen(sys.argv[1], 'w').close()\ntime.sleep(60)\n"
+    (root / "cli.py").write_text(saving)
+    process = _run(root)
+    _wait_for(root / "a")
+    os.killpg(process.pid, signal.SIGTERM)
+    _, error = process.communicate()
+    _wait_for(root / "saved")
+    assert error == "" and process.returncode in (75, 143, -15)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux alone ends a child with its parent")
 @pytest.mark.parametrize("whom", ["run", "server", "run that started"])
 def test_kill_9_ends_the_command_too(root: Path, whom: str) -> None:
