@@ -114,6 +114,11 @@ def check(
             f"{path} says whose a request is ({owner}), and data.unit is utterance: each is protected by itself, and "
             "whoever has k of them by about k times the ε; data.unit=user or dialogue protects all of one together"
         )
+    if is_protected and unit is None and protected == "utterance" and owner is None and not is_public:
+        notes.append(
+            f"{path}: each row is protected by itself; if a column says whose a row is, name it: data.unit=user "
+            "data.columns.unit=COLUMN, else data.unit=utterance says so"
+        )
     if is_protected and len(units) > 1:
         notes += filter(None, [note_on_delta(delta or default_delta(len(units)), len(units))])
     return Checked(notes, len(units), has_labels)

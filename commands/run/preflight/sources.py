@@ -223,6 +223,13 @@ def _on_settings(experiment: Experiment) -> list[str]:
     """Notes on what the settings make of the files; refuses topics of fewer texts than there are to be topics."""
     model, notes = experiment.model, list[str]()
     has_trees = any(system.learns == "parse" for system in systems_of(experiment))
+    seeds = {"privacy.seed": experiment.privacy.get("seed"), "data.sampling_seed": experiment.data.get("sampling_seed")}
+    notes += [
+        f"{name} is {seed}, and whoever reads it undoes the noise or knows who was drawn: the run will be NOT PRIVATE, "
+        "for all its ε; leave it out (seed makes samples the same again, never the noise)"
+        for name, seed in seeds.items()
+        if seed is not None and experiment.is_private
+    ]
     learns = any(system.learns for system in systems_of(experiment))
     if learns and experiment.adaptation is None and experiment.compared is None:
         notes.append(

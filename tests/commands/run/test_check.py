@@ -333,6 +333,22 @@ def test_what_all_systems_and_all_runs_on_the_same_data_come_to_is_told_and_limi
     go_on(run, before, replace(before, privacy={**before.privacy, "total_epsilon": 12.0}))
 
 
+def test_what_voids_the_guarantee_and_what_is_protected_by_itself_is_told(
+    users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(estimate, "forecast", lambda *_: (1.0, 3.0, None))
+    one = {"systems": ["one_stage"]}
+    assert called(users, tmp_path / "run", "--check", **one, **{"data.sampling_seed": 3, "privacy.seed": 4}) == 0
+    told = capsys.readouterr().out
+    assert all(f"{name}, and whoever reads it" in told for name in ("data.sampling_seed is 3", "privacy.seed is 4"))
+    rows = tmp_path / "rows.csv"
+    rows.write_text("message,requester_id\n" + "".join(f"show event {n},{n // 3}\n" for n in range(90)))
+    given = {"data.columns": {"text": "message"}, **one}
+    for unit, is_told in ((None, True), ("utterance", False)):
+        assert called(rows, tmp_path / "run", "--check", **given, **{"data.unit": unit}) == 0
+        assert ("each row is protected by itself; if a column says whose" in capsys.readouterr().out) == is_told
+
+
 def test_a_run_that_read_other_columns_of_the_file_counts(
     users: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
