@@ -68,7 +68,7 @@ def test_the_folder_holds_weights_tokenizer_and_card_and_nothing_else(
 
 def test_a_card_of_weights_that_nobody_can_vouch_for_states_no_epsilon(trained: Path, tmp_path: Path) -> None:
     Ledger(trained.parent / "ledger.jsonl").caveat("default", "privacy.seed of fit was fixed", voids=True)
-    assert cli.main(["export", str(trained), str(tmp_path / "out")]) == 0
+    assert cli.main(["export", str(trained), str(tmp_path / "out")]) == 1
     card = json.loads((tmp_path / "out" / "privacy_card.json").read_text())
     assert not card["private"] and "epsilon" not in card and card["statement"].startswith("NOT PRIVATE")
 
@@ -81,7 +81,7 @@ def test_weights_put_into_a_checkpoint_after_its_step_are_not_said_to_be_private
     card = json.loads((tmp_path / "good" / "privacy_card.json").read_text())
     assert card["private"] and not any("no step" in text for text in card["not_checked"])
     exchange_weights(run / weights.path)
-    assert cli.main(["export", str(trained), str(tmp_path / "bad")]) == 0
+    assert cli.main(["export", str(trained), str(tmp_path / "bad")]) == 1
     card = json.loads((tmp_path / "bad" / "privacy_card.json").read_text())
     assert not card["private"] and "epsilon" not in card
     assert "was changed after" in card["statement"] and "has no release of it" in card["statement"]
@@ -98,7 +98,7 @@ def test_a_run_of_a_shared_ledger_is_exported_with_what_the_run_has_spent(
     card = json.loads((tmp_path / "out" / "privacy_card.json").read_text())
     assert card["private"] and card["epsilon"] == Ledger(run / "ledger.jsonl").epsilon("default")
     (run / "ledger.jsonl").unlink()  # the configuration still names the shared one
-    assert cli.main(["export", str(run / "fit"), str(tmp_path / "lost")]) == 0
+    assert cli.main(["export", str(run / "fit"), str(tmp_path / "lost")]) == 1
     card = json.loads((tmp_path / "lost" / "privacy_card.json").read_text())
     assert not card["private"] and "people.jsonl has no budget 'default' of this run" in card["statement"]
     assert not [out for out in ("out", "lost") if str(tmp_path) in (tmp_path / out / "README.md").read_text()]
