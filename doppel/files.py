@@ -297,6 +297,14 @@ def kind_of(value: object) -> str:
     return known.get(type(value), f"a {type(value).__name__}")
 
 
+def is_same_file(out: Path | str | None, read: Path | str | None) -> bool:
+    """Return whether both name one file that is there."""
+    try:
+        return out is not None and read is not None and Path(out).is_file() and os.path.samefile(out, read)
+    except (OSError, ValueError):  # a text that names no file
+        return False
+
+
 def refuse_existing(path: Path, option: str = "--out") -> None:
     """Refuse to write over a file that somebody may have worked on, or that took long.
 

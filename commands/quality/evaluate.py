@@ -27,11 +27,10 @@ from datamodules.reading.columns import Columns, codes_of, reference_columns
 from datamodules.reading.example import Example, Field
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import content_digest, expand_path
-from doppel.console.command import is_same_file
 from doppel.console.heard import is_read_by_others
 from doppel.console.table import Table, show
 from doppel.errors import DataError, UserError
-from doppel.files import kind_of, read_json_lines, write_json, write_json_lines
+from doppel.files import is_same_file, kind_of, read_json_lines, write_json, write_json_lines
 from doppel.lispress import Counting
 from doppel.tables.schema import plain
 

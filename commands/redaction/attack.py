@@ -49,6 +49,8 @@ def attack(
     """
     from doppel.redaction.attack import classify, replayed
 
+    if seed >= 2**32:
+        raise UserError(f"--seed is {seed}: give a number below {2**32}")
     pairs = {("--sensitive", "--safe"): (sensitive, safe), ("--samples", "--strings"): (samples, strings)}
     for names, values in pairs.items():
         if (values[0] is None) != (values[1] is None):

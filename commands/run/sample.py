@@ -100,6 +100,8 @@ def sample(
         raise UserError("--public says that trees are public: give --trees, or leave it out")
     if trees is not None and num is not None:
         raise UserError("--trees writes one utterance for each tree: leave --num out")
+    if seed is not None and seed >= 2**32:
+        raise UserError(f"--seed is {seed}: give a number below {2**32}")
     chosen = _system(run, run_dir, experiment, system, given[0] if given else None)
     label = None if label is None else plain(label)
     wanted, most_draws = Wanted(int(num or _NUM), seed, label, topic, trees, public), _DRAWS

@@ -67,6 +67,13 @@ def learnt_from(option: str, trained: str | Path | None) -> Iterator[Named]:
     weights, and no ε would hold. A private training has its own ledger, and is passed over. The model is given by its
     checkpoint, RUN/parser/checkpoints/last.ckpt, or by its folder.
     """
+    for path, columns in _learnt(trained):
+        if os.path.exists(expand_path(path)):
+            yield f"what {option}={trained} learnt from", path, columns
+
+
+def _learnt(trained: str | Path | None) -> Iterator[tuple[str, Columns]]:
+    """As :func:`learnt_from`, also files that are gone."""
     seen, start = set[Path](), expand_path(str(trained or ""))
     while start and (place := Path(start).resolve()) not in seen:
         seen.add(place)
@@ -77,8 +84,8 @@ def learnt_from(option: str, trained: str | Path | None) -> Iterator[Named]:
         columns = ReferenceColumns.from_config(config.data)
         paths = [*(config.data.get("train_paths") or ()), config.data.get("train_path")]
         for path in paths if config.content.get("privacy") is None else ():
-            if path is not None and os.path.exists(expand_path(path)):
-                yield f"what {option}={trained} learnt from", path, columns
+            if path is not None:
+                yield path, columns
         start = expand_path(str(config.model.get("init_weights") or ""))
 
 
@@ -90,7 +97,7 @@ def learnt_by_parser(experiment: Mapping[str, Any]) -> list[str]:
     the same in another form a run is refused before it starts.
     """
     private = {_real(path): path for path, _ in of_experiment(experiment)}
-    learnt = (_real(str(path)) for _, path, _ in learnt_from("parser", experiment.get("parser")))
+    learnt = (_real(path) for path, _ in _learnt(experiment.get("parser")))
     return list(dict.fromkeys(private[path] for path in learnt if path in private))
 
 

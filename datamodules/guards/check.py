@@ -6,10 +6,12 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from datamodules.reading.columns import Columns, unit_of
+from datamodules.reading.embedded import is_embedded
 from datamodules.reading.example import Example, Field, Unit
 from datamodules.reading.examples import iter_examples
 from datamodules.reading.files import expand_path
 from datamodules.reading.units import NameRule
+from doppel.compressed import ending
 from doppel.errors import DataError
 from doppel.privacy.accounting import default_delta
 from doppel.privacy.spec import note_on_delta
@@ -114,7 +116,8 @@ def check(
             f"{path} says whose a request is ({owner}), and data.unit is utterance: each is protected by itself, and "
             "whoever has k of them by about k times the ε; data.unit=user or dialogue protects all of one together"
         )
-    if is_protected and unit is None and protected == "utterance" and owner is None and not is_public:
+    has_columns = not is_embedded(path) and ending(path) != ".txt"
+    if is_protected and has_columns and unit is None and protected == "utterance" and owner is None:
         notes.append(
             f"{path}: each row is protected by itself; if a column says whose a row is, name it: data.unit=user "
             "data.columns.unit=COLUMN, else data.unit=utterance says so"

@@ -92,8 +92,8 @@ def overlapping(path: str, columns: Columns | None, private: Iterable[Source]) -
 
     Formal guarantees:
         All that leaves of a private file is whether a command is refused, and then the share in tens of percent, told
-        on the console to whoever can open the file and names another as public. No ε covers it, and no release depends
-        on it: what is refused releases nothing.
+        on the console to whoever can open the file and names another as public; and of a parser, whether ``evaluate``
+        notes that no ε covers its figures. No ε covers it, and no release depends on it.
 
     Args:
         path: The file, which is to be public. The embedded grammar is, and overlaps with nothing.

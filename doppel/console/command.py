@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import importlib
 import inspect
-import os
 import re
 import types
 from collections.abc import Callable, Collection, Mapping
@@ -18,6 +17,7 @@ from jsonargparse import ActionYesNo, ArgumentParser, DefaultHelpFormatter
 
 from doppel.console.errors import NearestKey
 from doppel.errors import UserError
+from doppel.files import is_same_file
 
 #: Options that name a file to write.
 WRITTEN = {"out", "csv", "to_sheet"}
@@ -131,8 +131,8 @@ def call(function: Callable[..., int | None], words: list[str], prog: str) -> in
     if fields:
         _refuse_twice(parser, words)
     values = vars(parser.instantiate(parser.parse_args(words)))
-    if not 0 <= (values.get("seed") or 0) < 2**32:
-        raise UserError(f"--seed is {values['seed']}: give a number from 0 to {2**32 - 1}")
+    if (values.get("seed") or 0) < 0:
+        raise UserError(f"--seed is {values['seed']}: give a number from 0 on")
     _refuse_own_input({p: values[p] for p in inspect.signature(function).parameters})
     parameters = inspect.signature(function).parameters.values()
     positional = [values[p.name] for p in parameters if p.kind is not p.KEYWORD_ONLY]
@@ -171,14 +171,6 @@ def _refuse_own_input(values: Mapping[str, Any]) -> None:
                 if name != target and isinstance(read, str | Path) and is_same_file(out, read):
                     option = f"--{target.replace('_', '-')}"
                     raise UserError(f"{option} is the file that is read: give another {option}", about=str(out))
-
-
-def is_same_file(out: Path | str | None, read: Path | str | None) -> bool:
-    """Return whether both name one file that is there."""
-    try:
-        return out is not None and read is not None and Path(out).is_file() and os.path.samefile(out, read)
-    except (OSError, ValueError):  # a text that names no file
-        return False
 
 
 def check_options(function: Callable[..., Any], values: Mapping[str, Any], way: str, takes: Collection[str]) -> None:

@@ -91,6 +91,6 @@ def admit_to_all(
     raise BudgetExceededError(
         f"budget {record.scope!r} would take what is released of these data past privacy.total_epsilon = {total:g}, "
         f"and nothing was spent. {told['statement']}{more} Each mechanism that has begun counts with all of its "
-        "planned steps. Give a smaller target or fewer systems, or raise the total.",
+        "planned steps. Give a smaller target or fewer systems, raise the total, or leave it out.",
         about=file.path,
     )

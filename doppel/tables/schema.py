@@ -48,7 +48,9 @@ class Column:
     @classmethod
     def of_bins(cls, name: str, bins: Sequence[float]) -> Column:
         """Build a column of numbers, of which a cell is read as the bin that its number is in."""
-        words = [short if float(short := f"{bound:g}") == bound else f"{bound:.17g}" for bound in bins]
+        words = [f"{bound:g}" for bound in bins]
+        if len(set(words)) < len(words):  # else they stay as they are: whatever was released has their names
+            words = [repr(float(bound)).removesuffix(".0") for bound in bins]
         inner = [f"{low} to under {high}" for low, high in zip(words, words[1:], strict=False)]
         return cls(name, (f"under {words[0]}", *inner, f"{words[-1]} or more", OTHER), tuple(bins))
 

@@ -100,14 +100,11 @@ def test_errors_are_short_and_say_what_is_wrong(
     assert error.startswith("error: ") and says in error and error.count("\n") <= 2
 
 
-@pytest.mark.parametrize("seed", ["-1", "4294967296"])
-def test_a_seed_that_no_generator_takes_is_refused_by_every_command(
-    seed: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_negative_seed_is_refused_by_every_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"utterance": "yes", "parse": "(A)"}\n')
-    assert cli.main(["choose", str(rows), "--num", "1", "--out", str(tmp_path / "o.jsonl"), f"--seed={seed}"]) == 2
-    assert f"--seed is {seed}: give a number from 0 to 4294967295" in capsys.readouterr().err
+    assert cli.main(["choose", str(rows), "--num", "1", "--out", str(tmp_path / "o.jsonl"), "--seed=-1"]) == 2
+    assert "--seed is -1: give a number from 0 on" in capsys.readouterr().err
 
 
 def test_an_error_of_the_program_keeps_its_traceback() -> None:

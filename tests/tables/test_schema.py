@@ -38,7 +38,8 @@ def test_bins_of_many_digits_keep_their_names_apart() -> None:
     days = Column.of_bins("day", [20240102, 20240103, 20240104])
     assert days.values[1:3] == ("20240102 to under 20240103", "20240103 to under 20240104")
     assert [days.code(day) for day in (20240101, 20240102, 20240103.5, 20240109)] == [0, 1, 2, 3]
-    assert Column.of_bins("price", [0.5, 1e6, 2.5]).values[:2] == ("under 0.5", "0.5 to under 1e+06"), "as they were"
+    assert Column.of_bins("price", [0.5, 1e6, 2.5]).values[:2] == ("under 0.5", "0.5 to under 1e+06")
+    assert Column.of_bins("id", [1234567, 9e6]).values[0] == "under 1.23457e+06", "a run that has released it goes on"
 
 
 def test_a_cell_that_is_no_single_value_is_named_by_line_and_column_and_not_quoted(schema: Schema) -> None:

@@ -56,7 +56,7 @@ def together(plan: RunPlan, plans: Mapping[str, Readiness | Outlook]) -> str | N
             f"the run would take what is released of these data past privacy.total_epsilon = {total:g}, so nothing was "
             f"started, and nothing was spent: {told['statement']} Each mechanism counts with all of its planned steps"
             f"{f', and what is gone with its target, {lost:g}, on top' if lost else ''}. Give a smaller epsilon, fewer "
-            "systems, or a larger total"
+            "systems, a larger total, or none (privacy.total_epsilon=null)"
         )
     if told["num_runs"] == 1 and len(coming) == 1:
         return None

@@ -347,6 +347,10 @@ def test_what_voids_the_guarantee_and_what_is_protected_by_itself_is_told(
     for unit, is_told in ((None, True), ("utterance", False)):
         assert called(rows, tmp_path / "run", "--check", **given, **{"data.unit": unit}) == 0
         assert ("each row is protected by itself; if a column says whose" in capsys.readouterr().out) == is_told
+    texts = tmp_path / "rows.txt"
+    texts.write_text("".join(f"show event {n}\n" for n in range(90)))
+    assert called(texts, tmp_path / "run", "--check", **one, **{"data.unit": None}) == 0
+    assert "each row is protected by itself" not in capsys.readouterr().out, "a text has no columns"
 
 
 def test_a_run_that_read_other_columns_of_the_file_counts(

@@ -320,6 +320,10 @@ def test_what_a_parser_reads_that_learnt_from_the_private_file_is_in_no_budget(p
     (judges,) = [step for step in work.steps if step.command == "evaluate"]
     assert judges.protected == (private,) and private in judges.reads and not judges.mechanisms
     assert any(f"parser={own_one} learnt from {private} without privacy" in note for note in read_sources(work).notes)
+    Path(private).rename(tmp_path / "elsewhere")  # deleted once the models are trained: the parser still learnt it
+    (judges,) = [step for step in work_of(load(shipped("own-data-small"), changes)).steps if step.command == "evaluate"]
+    assert judges.protected == (private,)
+    (tmp_path / "elsewhere").rename(private)
     others = _parser(tmp_path / "others", [write_lines(tmp_path / "others.jsonl", _renamed(OTHERS[:300]))])
     work = work_of(load(shipped("own-data-small"), changes | {"parser": str(others)}))
     assert not any(step.protected for step in work.steps if step.command == "evaluate")
