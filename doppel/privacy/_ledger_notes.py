@@ -108,6 +108,17 @@ def write(note: Note) -> None:
         os.close(descriptor)
 
 
+def has_paid(ledger: Path, prefix: str) -> bool:
+    """Return whether a note tells of a run that has paid.
+
+    Args:
+        ledger: That it has, or had.
+        prefix: Of its scopes there, which no other run has; "" of a ledger of its own.
+    """
+    here = os.path.realpath(ledger)
+    return any(note.scope.startswith(prefix) and (prefix or note.ledger == here) for note in _read())
+
+
 def find_known(own: LedgerFile, fingerprints: Collection[str] = (), files: Collection[str] = ()) -> Known:
     """Find the ledgers that share data, or a file of data, with one.
 

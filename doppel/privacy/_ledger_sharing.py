@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
 from pathlib import Path
 
-from doppel.privacy._ledger_file import LedgerError, make_private
+from doppel.privacy._ledger_file import LedgerError, LedgerFile, make_private
+from doppel.privacy._ledger_notes import has_paid
 
 
 def follow(path: Path) -> tuple[Path, str]:
@@ -54,3 +56,26 @@ def join(own: Path, shared: Path) -> None:
             draft.unlink()
     except OSError as error:
         raise LedgerError(f"{error.strerror or error}: the run folder must be writable.", about=own) from error
+
+
+def leave(own: Path, lock_timeout: float = 60.0) -> None:
+    """Forget the ledger of a failed start, so that its run folder may have another one; it stays where a run has paid.
+
+    Formal guarantees:
+        Nothing of the run is lost: no step was paid, by the ledger and by the notes beside the key, which outlive it,
+        and nothing was said of what is released without noise. A process that has opened the old one, and has yet to
+        take its first step, is refused that (:meth:`~doppel.privacy.ledger.Ledger.spend`).
+
+    Args:
+        own: Where the run folder has its ledger, or the line that names it.
+        lock_timeout: Seconds to wait for another process.
+
+    Raises:
+        LedgerError: The ledger cannot be read, or stays locked.
+    """
+    path, prefix = follow(own)
+    file = LedgerFile(path, lock_timeout)
+    with file.locked() if file.exists() else contextlib.nullcontext():
+        spent = [name for name, record in file.mechanisms.items() if record.done_steps]
+        if not has_paid(path, prefix) and not any(name.startswith(prefix) for name in (*spent, *file.caveats)):
+            own.unlink(missing_ok=True)

@@ -38,14 +38,14 @@ from typing import Any
 
 from doppel.privacy._ledger_file import BudgetExceededError, LedgerError, LedgerFile, MechanismRecord, Released
 from doppel.privacy._ledger_notes import find_known
-from doppel.privacy._ledger_sharing import follow, join
+from doppel.privacy._ledger_sharing import follow, join, leave
 from doppel.privacy._ledger_summary import Coming, compose, everything, summarise
 from doppel.privacy._ledger_total import admit_to_all, noted
 from doppel.privacy.accounting import Mechanism, is_same_noise
 from doppel.privacy.fingerprint import key_path, keyed_fingerprint
 from doppel.privacy.plan import DPPlan, PrivacyBudget, ReleasePlan, changed_terms
 
-__all__ = ["BudgetExceededError", "Coming", "Ledger", "LedgerError", "MechanismRecord", "Released", "join"]
+__all__ = ["BudgetExceededError", "Coming", "Ledger", "LedgerError", "MechanismRecord", "Released", "join", "leave"]
 
 
 class Ledger:
@@ -60,7 +60,8 @@ class Ledger:
     """
 
     def __init__(self, path: str | Path, lock_timeout: float = 60.0) -> None:
-        self.path, self._prefix = follow(Path(path))
+        self._given = Path(path).absolute()
+        self.path, self._prefix = follow(self._given)
         self._file = LedgerFile(self.path, lock_timeout)
         self._opened: dict[str, dict[str, Any]] = {}  # what this process declared, and noises its steps by
         self._totals: dict[str, float] = {}  # of such mechanisms, what all on the same data may cost together
@@ -185,8 +186,8 @@ class Ledger:
 
         Raises:
             BudgetExceededError: The scope would pass its target; nothing is written.
-            LedgerError: The mechanism is unknown, another process declared it anew, or the file cannot be locked,
-                read or written.
+            LedgerError: The mechanism is unknown, another process declared it anew or began the run anew, or the file
+                cannot be locked, read or written.
         """
         with self._file.locked():
             known = self._file.mechanism(mechanism_id)
@@ -201,6 +202,12 @@ class Ledger:
             total = self._totals.get(mechanism_id)
             is_beyond = total is not None and known.done_steps >= known.planned_steps
             is_new = known.done_steps == 0 or is_beyond
+            if is_new and follow(self._given) != (self.path, self._prefix):
+                raise LedgerError(
+                    f"the run of {mechanism_id!r} was begun anew by another process, with another ledger, before this "
+                    "one took its first step: nothing was spent. Let one process work in a run folder at a time.",
+                    about=self.path,
+                )
             file = self._data_files.get(mechanism_id, "")
             with noted(self._file, self._prefix, known, total, file) if is_new else contextlib.nullcontext():
                 self._file.append({"type": "spend", "mechanism": mechanism_id, "steps": 1, **told})

@@ -22,9 +22,11 @@ from commands.run_folder.ownership import has_begun
 from commands.run_folder.sections import SECTIONS
 from commands.run_folder.steps import Step
 from commands.run_folder.systems import main_of
+from doppel.console.ledger import FILE_NAME
 from doppel.console.say import say
 from doppel.errors import UserError
 from doppel.files import sha256_of
+from doppel.privacy.ledger import leave
 from doppel.settings.yaml_files import dump
 
 #: Fields that tell how trainings, samplings and votes run, and no more of what reads these.
@@ -107,7 +109,7 @@ def _going_on(plan: RunPlan, old: Experiment, found: Sequence[Change], more: Seq
 def write(plan: RunPlan, overwrite: bool) -> None:
     """Write down the experiment, and the configuration of every step with the files that it will leave.
 
-    What is written of a step that is done stays: it says what ran.
+    What is written of a step that is done stays: it says what ran. A run that begins anew may have another ledger.
 
     Args:
         overwrite: Whether configurations may change; a run whose jobs have copied code keeps those that it has,
@@ -115,6 +117,8 @@ def write(plan: RunPlan, overwrite: bool) -> None:
     """
     overwrite = overwrite or plan.is_anew
     folder = make_folder(plan.run / "configs")
+    if plan.is_anew:
+        leave(plan.run / FILE_NAME)
     path = plan.run / "experiment.yaml"
     systems = load(path).systems if path.is_file() and not plan.is_anew else []
     systems += [name for name in plan.experiment.systems if name not in systems]

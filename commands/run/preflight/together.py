@@ -36,7 +36,7 @@ def together(plan: RunPlan, plans: Mapping[str, Readiness | Outlook]) -> str | N
     given = {name: own for name, one in plans.items() if (own := _paid_by(name, plan.steps)) and _mechanisms(one)}
     if not given:
         return None
-    ledger = _ledger(plan.run, [privacy for privacy, _ in given.values()])
+    ledger = _ledger(plan, [privacy for privacy, _ in given.values()])
     begun = ledger.mechanisms.values()
     coming = []
     for name, (privacy, _) in given.items():
@@ -101,15 +101,15 @@ def _mechanisms(plan: Readiness | Outlook) -> Any:
     return None if spec is None else (spec.budget, [*spec.mechanisms(), *beside])
 
 
-def _ledger(run: Path, budgets: Sequence[PrivacyArguments]) -> Ledger:
-    """That of the run, or the one that it will join.
+def _ledger(plan: RunPlan, budgets: Sequence[PrivacyArguments]) -> Ledger:
+    """That of the run, or the one that it will join; that of a failed start binds nobody.
 
     Raises:
         UserError: It cannot be written to.
     """
-    own = run / FILE_NAME
+    own = plan.run / FILE_NAME
     shared = next((given.ledger_path for given in budgets if given.ledger_path), None) or os.environ.get(SITE)
-    ledger = Ledger(own if own.exists() or not shared else Path(os.path.expandvars(shared)))
+    ledger = Ledger(Path(os.path.expandvars(shared)) if shared and (plan.is_anew or not own.exists()) else own)
     path = ledger.path.absolute()
     there = next(place for place in (path, *path.parents) if place.exists())
     if path.is_dir() or not (there == path or there.is_dir()) or not os.access(there, os.W_OK):

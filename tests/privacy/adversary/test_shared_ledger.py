@@ -16,7 +16,7 @@ from commands.run_folder.run_folder import RunFolder
 from doppel.console.ledger import find, tables
 from doppel.files import sha256_of
 from doppel.privacy.accounting import Mechanism, compute_epsilon
-from doppel.privacy.ledger import BudgetExceededError, Ledger, LedgerError, join
+from doppel.privacy.ledger import BudgetExceededError, Ledger, LedgerError, join, leave
 
 SPEC = known_plan("one epoch")
 ROOT = Path(__file__).parents[3]
@@ -116,6 +116,37 @@ def test_a_run_does_not_change_its_ledger(tmp_path: Path, shared: Path) -> None:
     assert joined.read_bytes() == before
     with pytest.raises(LedgerError, match=r"people\.jsonl.*other\.jsonl"):
         join(joined, tmp_path / "other.jsonl")
+
+
+@pytest.mark.parametrize("is_opened", [True, False], ids=["opened", "before its first line"])
+def test_what_a_failed_start_joined_binds_nobody(tmp_path: Path, shared: Path, is_opened: bool) -> None:
+    own, other = tmp_path / "run" / "ledger.jsonl", tmp_path / "other.jsonl"
+    join(own, shared)
+    late = Ledger(own)
+    if is_opened:
+        train(own.parent, steps=0)
+    leave(own)
+    join(own, other)
+    assert train(own.parent).path == other and Ledger(own).epsilon() == epsilon(20)
+    name = late.open(scope="two_stage", stage="fit", spec=SPEC, planned_steps=20, data_fingerprint="f00d")
+    with pytest.raises(LedgerError, match="begun anew by another process"):  # whoever still holds the old one
+        late.spend(name)
+    assert Ledger(shared).epsilon() == 0
+
+
+@pytest.mark.parametrize("what", ["a step", "a caveat", "a step whose ledger is gone"])
+def test_a_ledger_that_a_run_has_told_something_stays_its_own(tmp_path: Path, shared: Path, what: str) -> None:
+    for own in (tmp_path / "run" / "ledger.jsonl", tmp_path / "alone" / "ledger.jsonl"):
+        if own.parent.name == "run":
+            join(own, shared)
+        ledger = train(own.parent, steps=int(what != "a caveat"))
+        if what == "a caveat":
+            ledger.caveat("two_stage", "a count was released", voids=True)
+        if what == "a step whose ledger is gone" and own.parent.name == "run":
+            shared.unlink()
+        before = own.read_bytes()
+        leave(own)
+        assert own.read_bytes() == before
 
 
 def test_a_folder_made_anew_spends_on_top(tmp_path: Path, shared: Path) -> None:
