@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -132,22 +133,48 @@ def check_budget(summary: Mapping[str, Any], name: str) -> tuple[dict[str, float
     return {} if scope["voids"] else found, wrong
 
 
-def taken_as_given(bases: Iterable[str | None], versions: Iterable[str | None]) -> list[str]:
+def taken_as_given(record: RunFolder, entries: Iterable[Entry], bases: Iterable[str | None]) -> list[str]:
     """Return what no card checks, in words that follow "not checked".
 
     Args:
+        record: The run.
+        entries: Files of the run that a card speaks of, with all that they were made of.
         bases: Base models of the trainings, and generators of texts.
-        versions: Commits of the code that ran.
     """
+    entries = list(entries)
     named = ", ".join(dict.fromkeys("/".join(name.split("/")[-2:]) for name in bases if name))
-    code = ", ".join(dict.fromkeys(name for name in versions if name))
+    code = ", ".join(dict.fromkeys(name for name in record.experiment.get("commit") or () if name))
+    hidden = {path for entry in entries for path in entry.private_inputs}
+    read = {path: digest for entry in entries for path, digest in entry.inputs.items() if path not in hidden}
+    public = sorted({_tail(path) for path, digest in read.items() if os.path.isabs(path) and digest})
+    unread = sorted(path for path, digest in read.items() if digest is None)
+    settings = [record.settings_of(entry) for entry in entries]
+    encoders = sorted({"/".join(name.split("/")[-2:]) for own in settings for name in _encoders(own)})
+    has_words = any(own.get("label_words") for own in settings)
     return [
         "that all lines of one person are one unit of the private file",
         f"that the base model ({named or 'not named'}) and its tokenizer are public",
+        *([f"that the sentence encoder ({', '.join(encoders)}) is public"] if encoders else []),
         f"that the code which ran ({code or 'of unknown version'}) is Doppel's as it was published, with the settings "
         "on file",
         "that nobody forged the files of the run",
+        *([f"that no private text is in {', '.join(public)}, or was learnt by it"] if public else []),
+        *(["that the words of label_words come from no private text"] if has_words else []),
+        *([f"that {', '.join(unread)} stayed the same between two steps"] if unread else []),
     ]
+
+
+def _encoders(settings: Mapping[str, Any]) -> list[str]:
+    """Sentence encoders that a step has read texts by; a judge of labels has the shipped one unless it is named."""
+    found = [own.get("encoder") for own in (settings, settings.get("settings") or {})]
+    found += ["minilm"] if "candidates" in settings and not settings.get("parser") else []
+    return [str(name) for name in found if name]
+
+
+def _tail(path: str) -> str:
+    """The name of a file; of a checkpoint with its folder."""
+    parts = path.split("/")
+    return "/".join(parts[-3:] if path.endswith(".ckpt") else parts[-1:])
 
 
 def of_same_data(records: Iterable[RunFolder]) -> list[str]:

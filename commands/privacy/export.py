@@ -188,7 +188,8 @@ def _card(stage_dir: Path, checkpoint: Path, config: StageConfig) -> tuple[dict[
     told = {"statement": statement, "scope": scope, "num_steps": state["num_steps"], "origins": origins}
     told["paid"] = {name: state[name] for name in ("scope", "mechanism_id", "num_steps")} | {"sha256": digest}
     run = RunFolder(run_of(stage_dir))
-    taken = taken_as_given([config.model.get("base_model")], run.experiment.get("commit") or ())
+    behind = [] if made is None else manifest.upstream(made.path)
+    taken = taken_as_given(run, behind, [config.model.get("base_model")])
     not_checked = [*([] if made is not None else [_BY_HAND]), *taken]
     return {"private": True, **told, **spent, "everything": together, "not_checked": not_checked}, True
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import importlib.metadata
-import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -230,17 +229,8 @@ def _not_checked(record: RunFolder) -> list[str]:
     """What the card takes as given, in words that follow "not checked"."""
     bases = [config.model.get("base_model") for config in record.trainings]
     bases += [generator_of(record.experiment)] if record.manifest.find("release", verb=EVOLVE) else []
-    entries = record.manifest.files.values()
-    hidden = {path for entry in entries for path in entry.private_inputs}
-    read = {path: digest for entry in entries for path, digest in entry.inputs.items() if path not in hidden}
-    public = sorted({_tail(path) for path, digest in read.items() if os.path.isabs(path) and digest})
-    unread = sorted(path for path, digest in read.items() if digest is None)
-    return [
-        *taken_as_given(bases, record.experiment.get("commit") or ()),
-        *([_REDACTED] if record.redactions else []),
-        *([f"that no private text is in {', '.join(public)}, or was learnt by it"] if public else []),
-        *([f"that {', '.join(unread)} stayed the same between two steps"] if unread else []),
-    ]
+    given = taken_as_given(record, record.manifest.files.values(), bases)
+    return [*given, *([_REDACTED] if record.redactions else [])]
 
 
 def _registry_entry(content: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -302,12 +292,6 @@ def _registry_entry(content: Mapping[str, Any], summary: Mapping[str, Any]) -> d
 def _library(accountant: str) -> str:
     name = _LIBRARIES[accountant]
     return f"{name} {importlib.metadata.version(name)}"
-
-
-def _tail(path: str) -> str:
-    """The name of a file; of a checkpoint with its folder."""
-    parts = path.split("/")
-    return "/".join(parts[-3:] if path.endswith(".ckpt") else parts[-1:])
 
 
 def _verdict(reasons: list[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from commands.run_folder.inputs import copies
-from commands.run_folder.manifest import Manifest
+from commands.run_folder.manifest import Entry, Manifest
 from commands.run_folder.places import PLACE, public_names
 from commands.run_folder.sections import of_system, read_experiment
 from commands.run_folder.stage_config import StageConfig
@@ -22,7 +23,7 @@ from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
 from doppel.files import kind_of
 from doppel.run_folder import MANIFEST
-from doppel.settings.yaml_files import flat, listed
+from doppel.settings.yaml_files import flat, listed, read_yaml
 
 _MARKS = {"report.json", FILE_NAME, "experiment.yaml", MANIFEST}
 #: In the folder of an audit from its first moment on.
@@ -104,6 +105,12 @@ class RunFolder:
         made.sort(key=lambda entry: not system(entry.budget or "").is_main)
         folders = [self.folder / entry.folder for entry in made if entry.folder is not None]
         return [StageConfig.read(folder) for folder in folders if (folder / "config.yaml").is_file()]
+
+    def settings_of(self, made: Entry) -> Mapping[str, Any]:
+        """Return the options of the step that made a file, by those of its command; none where they are lost."""
+        with contextlib.suppress(UserError):
+            return read_yaml(self.folder / "configs" / f"{made.step}.yaml")
+        return {}
 
     @property
     def redactions(self) -> list[Mapping[str, Any]]:

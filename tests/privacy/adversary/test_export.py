@@ -76,9 +76,12 @@ def test_a_card_of_weights_that_nobody_can_vouch_for_states_no_epsilon(trained: 
 def test_weights_put_into_a_checkpoint_after_its_step_are_not_said_to_be_private(trained: Path, tmp_path: Path) -> None:
     run = trained.parent
     weights = File("fit/checkpoints/last.ckpt", "checkpoint", "default", "default")
-    end_step(run, "fit", ["fit", "--run_dir", str(trained)], [weights])
+    lesson = tmp_path / "lesson.jsonl"
+    lesson.write_text("{}\n")
+    end_step(run, "fit", ["fit", "--run_dir", str(trained)], [weights], [str(lesson)])
     assert cli.main(["export", str(trained), str(tmp_path / "good")]) == 0
     card = json.loads((tmp_path / "good" / "privacy_card.json").read_text())
+    assert "that no private text is in lesson.jsonl, or was learnt by it" in card["not_checked"]
     assert card["private"] and not any("no step" in text for text in card["not_checked"])
     exchange_weights(run / weights.path)
     assert cli.main(["export", str(trained), str(tmp_path / "bad")]) == 1

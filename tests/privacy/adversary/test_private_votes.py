@@ -245,6 +245,7 @@ def test_a_run_is_verified_and_says_what_nobody_has_checked(run: Path, capsys: p
     card = json.loads((run / "privacy_card.json").read_text())
     assert card["budgets"]["evolution"]["epsilon"] == pytest.approx(8.0, rel=1e-3)
     assert "(grammar)" in " ".join(card["not_checked"]) and len(samples(run)) == 12
+    assert "that the sentence encoder (minilm) is public" in card["not_checked"]
     assert SECRET not in everything(run)
     assert cli.main(["sample", str(run)]) == 2 and "more samples need more votes" in capsys.readouterr().err
     assert spent(run) == 2
