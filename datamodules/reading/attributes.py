@@ -132,11 +132,14 @@ class Attributes:
         """Refuse a table of which no row has a column that is read."""
         usual, owner = Columns().layout(present), [] if self.unit in (None, "utterance") else [self._owner]
         of = {"words": usual.text, "label": usual.labels[0]}
-        made = [of.get(c.made, str(usual.parse)) for c in schema.columns if c.made is not None and c.source is None]
+        made = {of.get(c.made, str(usual.parse)): c for c in schema.columns if c.made is not None and c.source is None}
         for name in [*schema.sources, *sorted([*made, *owner])]:
             if name not in present:
                 way = FILL if name in (column.source for column in schema.filled) else ""
-                way = ": name the column that says whose row it is by --unit-column" if name in owner else way
+                if name in owner:
+                    way = ": name the column that says whose row it is by --unit-column"
+                elif name in made:
+                    way = f": {made[name].name} is made of it (made: {made[name].made}), so give that column this name"
                 raise DataError(f"no row has a column {name!r} ({listed(present, columns)}){way}", about=self.path)
 
     @property
