@@ -35,6 +35,8 @@ _NO_ROWS = {
     rb"SQLite format 3": "is a data base of SQLite: write the table as .csv",
     rb"%PDF-": "is a PDF: give its text as .txt or .csv",
 }
+#: What a spreadsheet writes ahead of the names, where its separator is not the usual one.
+_SEPARATOR = re.compile(r'"?sep=([^\w"])"?\s*')
 csv.field_size_limit(2**31 - 1)  # a cell may hold a whole story
 
 
@@ -145,19 +147,22 @@ def _table(path: str, numbered: _Lines, on_bad_row: Callable[[str], None] | None
     """Rows of a table of text; each stands where it begins, for a quoted cell may hold ends of lines.
 
     Columns without a name are passed over. Behind the last one with a name their cells must be empty, as those are that
-    a spreadsheet adds; a row may lack them.
+    a spreadsheet adds; a row may lack them. A first line ``sep=;``, as a spreadsheet writes it, names the separator.
     """
     lines = (line for _, line in numbered)
     first = next(lines, "")
-    delimiter = _delimiter(first, "\t" if ending(path) == ".tsv" else ",")
+    said = _SEPARATOR.fullmatch(first)
+    before = 0 if said is None else 1  # lines ahead of that which names the columns
+    first = first if said is None else next(lines, "")
+    delimiter = _delimiter(first, "\t" if ending(path) == ".tsv" else ",") if said is None else said[1]
     reader = csv.reader(chain([first], lines), delimiter=delimiter, strict=True)
-    header = _row(reader, path, 1) or []
+    header = _row(reader, path, before + 1) or []
     names = [name.strip() for name in header]
     while names and not names[-1]:
         names.pop()
-    _refuse_twice(names, f"{path}:1")
+    _refuse_twice(names, f"{path}:{before + 1}")
     while True:
-        start = reader.line_num + 1
+        start = before + reader.line_num + 1
         try:
             row = _row(reader, path, start)
             if row is None:
@@ -195,7 +200,7 @@ def _delimiter(first: str, usual: str) -> str:
             return 0
         return 0 if any('"' in cell for cell in cells) else len(cells)
 
-    return usual if num_cells(usual) > 1 else max((usual, ";", "\t", ","), key=num_cells)
+    return usual if num_cells(usual) > 1 else max((usual, ";", "\t", ",", "|"), key=num_cells)
 
 
 def _row(reader: Any, path: str, start: int) -> list[str] | None:

@@ -158,6 +158,9 @@ def test_what_cannot_be_read_is_named_and_never_quoted(tmp_path: Path, name: str
         ("a.csv", "text;label\n“hi, there”;b\n{long};c\n"),
         ("a.csv", '"text"\t"so, or so"\tlabel\n“hi, there”\t\tb\n{long}\t\tc\n'),
         ("a.tsv", "text,label\n“hi; there”,b\n{long},c\n"),
+        ("a.csv", "text|label\n“hi, there”|b\n{long}|c\n"),
+        ("a.csv", "sep=;\ntext;label\n“hi, there”;b\n{long};c\n"),
+        ("a.csv", '"sep=\t"\r\ntext\tlabel\r\n“hi”\tb\r\n{long}\tc\r\n'),
         ("a.csv", 'text,label,,\n"“hi, there”",b,,\n,,,\n{long},c\n'),
         ("a.csv", ",text,label\n0,“hi”,b\n1,{long},c\n"),
         ("a.csv", "text,label\r“hi”,b\r{long},c"),
@@ -176,6 +179,13 @@ def test_a_cell_behind_the_columns_is_refused_by_its_line(tmp_path: Path) -> Non
     with pytest.raises(DataError) as refused:
         read_examples(str(tmp_path / "a.csv"), "utterance")
     assert refused.value.about == f"{tmp_path / 'a.csv'}:3"
+
+
+def test_rows_under_a_named_separator_stand_where_they_stand(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("sep=;\ntext;label\nhi;a\nhi; there;a\n")
+    with pytest.raises(DataError) as refused:
+        read_examples(str(tmp_path / "a.csv"), "utterance")
+    assert refused.value.about == f"{tmp_path / 'a.csv'}:4"
 
 
 @pytest.mark.parametrize(("name", "line"), [("a.csv", 3), ("a.tsv", 3), ("a.txt", 3), ("a.json", 3)])
