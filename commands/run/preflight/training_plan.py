@@ -213,11 +213,15 @@ def _below_noise(
     Formal guarantees:
         A function of N, B, the budget and the public number of clusters, values, topics or labels.
     """
-    lead = f"{system.name}: of {num_units:,} {unit}s, only what"
+
+    def shown(share: float, does: str) -> str:
+        what = f"only what {share:.0%} {does} shows" if share < 1 else "nothing shows"
+        return f"{system.name}: of {num_units:,} {unit}s, {what} above the noise of"
+
     if system.has_attributes and experiment.attributes is not None:
         least = _least_attribute(experiment.attributes, privacy, num_units)
         share = experiment.attributes.share
-        text = f"{lead} {least:.0%} have shows above the noise of one attribute: raise attributes.share={share:g}"
+        text = f"{shown(least, 'have')} one attribute: raise attributes.share={share:g}"
         return None if least <= LARGE_SHARE else f"{text}, or give fewer attributes"
     noise, votes = privacy.histogram_noise_multiplier, experiment.resampling
     if not noise:
@@ -244,7 +248,7 @@ def _below_noise(
         advised = f"; {key}={value:g} shows what {least * value:.1%} ask for, for {rise:.1%} more noise of the training"
         if least * value <= LARGE_SHARE:
             break
-    return f"{lead} {least * noise:.0%} ask for shows above the noise of the shares, {key}={noise:g}{advised}"
+    return f"{shown(least * noise, 'ask for')} the shares, {key}={noise:g}{advised}"
 
 
 def _least_attribute(given: Attributes, privacy: PrivacyArguments, num_units: int) -> float:

@@ -441,16 +441,16 @@ def test_a_row_that_is_too_long_is_named_and_none_is_counted(
         (
             "topics",
             {},
-            r"what 112% ask for .*=10; topics.noise_multiplier=2 shows what 22.5% ask for, for 1\.\d% more noise",
+            r"nothing shows .*=10; topics.noise_multiplier=2 shows what 22.5% ask for, for 1\.\d% more noise",
         ),
         (
             "topics",
             {"epsilon": 1.0},
-            r"what 112% ask for shows above the noise of the shares, topics.noise_multiplier=10$",
+            r"nothing shows above the noise of the shares, topics.noise_multiplier=10$",
         ),
-        ("topics", {"topics.num_topics": 4}, r"what 55% ask for"),
+        ("topics", {"topics.num_topics": 4}, r"only what 55% ask for"),
         ("topics", {"topics.noise_multiplier": 0.4}, None),
-        ("labels", {}, r"what 39% ask for .*; stages.labels.privacy.histogram_noise_multiplier=2 shows"),
+        ("labels", {}, r"only what 39% ask for .*; stages.labels.privacy.histogram_noise_multiplier=2 shows"),
         ("one_stage", {}, None),
     ],
     ids=["few users", "no ε for it", "topics", "less noise", "labels", "no shares"],
@@ -467,7 +467,7 @@ def test_shares_that_will_drown_in_their_noise_are_told_with_the_noise_to_give(
     assert ready is not None and (ready.below_noise is None) is (told is None)
     if told is not None:
         assert (
-            re.match(f"{system_name}: of 50 users, only {told}", str(ready.below_noise))
+            re.match(f"{system_name}: of 50 users, {told}", str(ready.below_noise))
             and ready.below_noise in ready.warnings
         )
 
