@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -277,8 +278,10 @@ def _composed(
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = [f"{len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
-    return ", ".join([*names[:_SHOWN], *more])
+    """Names in a few words, each once with how often it occurs."""
+    counted = [f"{num} times {name}" if num > 1 else name for name, num in Counter(names).items()]
+    more = [f"{len(counted) - _SHOWN} more"] if len(counted) > _SHOWN else []
+    return ", ".join([*counted[:_SHOWN], *more])
 
 
 def _remarks(word: str, texts: Mapping[Scope, Sequence[str]], prefix: str) -> list[str]:

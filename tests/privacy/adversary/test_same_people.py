@@ -156,7 +156,15 @@ def test_of_many_that_are_gone_some_are_named(tmp_path: Path) -> None:
         shutil.rmtree(tmp_path / str(number))
     told = everything(train(tmp_path / "run"))
     assert len(told["gone"]) == 15 and told["lost"].count("target epsilon") == 12 and told["lost"].endswith(", 3 more")
-    assert told["short"].endswith(f"are budgets with target ε = {'6, ' * 12}3 more")
+    assert told["short"].endswith("are budgets with target ε = 15 times 6")
+
+
+def test_one_folder_that_was_deleted_again_and_again_is_named_once(tmp_path: Path) -> None:
+    for _ in range(3):
+        train(tmp_path / "run")
+        shutil.rmtree(tmp_path / "run")
+    told = everything(train(tmp_path / "other"))
+    assert len(told["gone"]) == 3 and told["lost"] == "3 times run/two_stage (target epsilon = 6)"
 
 
 def test_the_notes_hold_no_count_and_nothing_computed_of_the_data_but_a_keyed_fingerprint(
