@@ -6,7 +6,9 @@ import csv
 import json
 import os
 import re
+import signal
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
@@ -75,6 +77,14 @@ def test_the_help_of_run_shows_an_example_and_names_every_system(capsys: pytest.
     told = capsys.readouterr().out
     assert "\npython cli.py run configs/experiments/" in told
     assert set(SYSTEMS) <= set(re.findall(r"\w+", told))
+
+
+@pytest.mark.parametrize("reader", ["head -n 1", "true"])
+def test_a_reader_who_has_seen_enough_is_no_error(reader: str, tmp_path: Path) -> None:
+    program = "import sys; from doppel.console.interrupt import one_line; sys.exit(one_line(lambda: print(*range(99999)"
+    words = f'"{sys.executable}" -c "{program}, sep=chr(10)) or 0))" 2> "{tmp_path}/told" | {reader}; exit ${{PIPESTATUS[0]}}'
+    done = subprocess.run(["bash", "-c", words], cwd=ROOT, capture_output=True, timeout=60)
+    assert (done.returncode, (tmp_path / "told").read_text()) == (128 + signal.SIGPIPE, "")
 
 
 def test_unknown_command_is_a_one_line_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -141,7 +141,8 @@ def card(record: RunFolder, *, renews: bool = False) -> dict[str, Any]:
         reasons.append(f"{SYNTHETIC} is no longer what a system has sampled: delete it, and give `run` again")
     old = {made.path: _OLD for made in there if made.inputs.get(FILE_NAME) not in (None, told_by_ledger(statement))}
     reasons += [f"{path} {why}" for path, why in old.items()]
-    is_learnt = bool(learnt_by_parser(record.experiment)) or any(
+    learnt = learnt_by_parser(record.experiment)
+    is_learnt = bool(learnt) or any(
         made.verb == "evaluate" and made.reads_private and not record.experiment.get("compare_with_private")
         for made in files
     )
@@ -153,6 +154,7 @@ def card(record: RunFolder, *, renews: bool = False) -> dict[str, Any]:
         if made.path != REPORTS[1] or shows_private:
             why += gaps(manifest, ledger, made)
             why += summary["scopes"][made.budget]["voids"] if made.budget in summary["scopes"] else []
+            why += _asked(record, made) if learnt else []
         if why:
             not_covered[made.path] = why[0]
         else:
@@ -292,6 +294,13 @@ def _registry_entry(content: Mapping[str, Any], summary: Mapping[str, Any]) -> d
 def _library(accountant: str) -> str:
     name = _LIBRARIES[accountant]
     return f"{name} {importlib.metadata.version(name)}"
+
+
+def _asked(record: RunFolder, made: Entry) -> list[str]:
+    """That a parser which learnt private text was asked for a file, which an earlier version did not write down."""
+    chain = record.manifest.upstream(made.path)
+    steps = [own.step for own in chain if record.experiment["parser"] in own.inputs and not own.reads_private]
+    return [f"{step} asked a parser that learnt private text" for step in dict.fromkeys(steps)]
 
 
 def _verdict(reasons: list[str]) -> list[str]:

@@ -1,8 +1,9 @@
-"""Ctrl-C is one line, at whatever moment it comes; imports nothing that takes time."""
+"""Ctrl-C is one line, at whatever moment it comes, and a reader who has seen enough is none; imports nothing heavy."""
 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 from collections.abc import Callable
@@ -18,7 +19,7 @@ def one_line(main: Callable[[], int]) -> int:
     During an import the process ends at once: packages such as NumPy catch the exception that Python raises, go on half
     imported and end in hundreds of lines of another error. Nothing is lost then that a kill would not lose too. At any
     other time a command gets ``KeyboardInterrupt`` as ever, and saves what it has; a later handler, such as that of a
-    training, takes the place of this one.
+    training, takes the place of this one. Where whoever reads the output goes away, as ``head`` does, it ends quietly.
 
     Returns:
         Exit status.
@@ -27,13 +28,29 @@ def one_line(main: Callable[[], int]) -> int:
     if is_ours:
         signal.signal(signal.SIGINT, _interrupted)
     try:
-        return main()
+        status = main()
+        sys.stdout.flush()
+        return status
     except KeyboardInterrupt:
         sys.stderr.write(_LINE.decode())
         return 130
+    except BrokenPipeError:
+        if not _has_no_reader():
+            raise
+        return 128 + signal.SIGPIPE
     finally:
         if is_ours:  # while Python tidies up nothing is left to save
             signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _has_no_reader() -> bool:
+    """Whether nobody reads the output of this process any more; nothing is written to it then."""
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    is_gone = any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+    if is_gone:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return is_gone
 
 
 def _interrupted(number: int, frame: FrameType | None) -> None:

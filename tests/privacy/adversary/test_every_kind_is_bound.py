@@ -300,6 +300,26 @@ def test_what_was_compared_with_private_text_is_named(run: Path, capsys: pytest.
     assert "report.html" in json.loads((run / "privacy_card.json").read_text())["not_covered"]
 
 
+def test_what_an_earlier_version_asked_of_a_parser_that_learnt_private_text_is_not_covered(run: Path) -> None:
+    """Its manifest names the parser, and not what the parser had read."""
+    parser, private = run.parent / "parser" / "checkpoints" / "last.ckpt", str(run.parent / "private.jsonl")
+    parser.parent.mkdir(parents=True)
+    parser.write_text("weights")
+    told = yaml.safe_load((run / "experiment.yaml").read_text())
+    (run / "experiment.yaml").write_text(
+        yaml.safe_dump({**told, "parser": str(parser), "data": {"train_path": private}})
+    )
+    own = [File("two_stage/evaluation.json", "metrics", "two_stage", "two_stage")]
+    end_step(run, "two_stage-evaluate", ["evaluate"], own, ["two_stage/samples.jsonl", str(parser)])
+    (run / "two_stage" / "evaluation.parsed.jsonl").unlink()
+    for learnt, named in ((run.parent / "public.jsonl", set()), (private, {own[0].path, "report.json", "report.html"})):
+        config = {"model": {}, "data": {"init_args": {"train_path": str(learnt)}}}
+        (parser.parents[1] / "config.yaml").write_text(yaml.safe_dump(config))
+        assert cli.main(["report", str(run)]) == 0 and cli.main(["verify", str(run)]) == 0
+        told = json.loads((run / "privacy_card.json").read_text())["not_covered"]
+        assert {path for path, why in told.items() if "asked a parser that learnt private text" in why} == named
+
+
 def test_the_card_lists_what_it_did_not_check(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["verify", str(run)]) == 0
     told = capsys.readouterr().out
