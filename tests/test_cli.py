@@ -82,7 +82,9 @@ def test_the_help_of_run_shows_an_example_and_names_every_system(capsys: pytest.
 @pytest.mark.parametrize("reader", ["head -n 1", "true"])
 def test_a_reader_who_has_seen_enough_is_no_error(reader: str, tmp_path: Path) -> None:
     program = "import sys; from doppel.console.interrupt import one_line; sys.exit(one_line(lambda: print(*range(99999)"
-    words = f'"{sys.executable}" -c "{program}, sep=chr(10)) or 0))" 2> "{tmp_path}/told" | {reader}; exit ${{PIPESTATUS[0]}}'
+    words = (
+        f'"{sys.executable}" -c "{program}, sep=chr(10)) or 0))" 2> "{tmp_path}/told" | {reader}; exit ${{PIPESTATUS}}'
+    )
     done = subprocess.run(["bash", "-c", words], cwd=ROOT, capture_output=True, timeout=60)
     assert (done.returncode, (tmp_path / "told").read_text()) == (128 + signal.SIGPIPE, "")
 
