@@ -60,8 +60,8 @@ class Ledger:
     """
 
     def __init__(self, path: str | Path, lock_timeout: float = 60.0) -> None:
-        self._given = Path(path).absolute()
-        self.path, self._prefix = follow(self._given)
+        self.path, self._prefix = follow(Path(path))
+        self._given, self._found = Path(path).absolute(), (self.path.absolute(), self._prefix)
         self._file = LedgerFile(self.path, lock_timeout)
         self._opened: dict[str, dict[str, Any]] = {}  # what this process declared, and noises its steps by
         self._totals: dict[str, float] = {}  # of such mechanisms, what all on the same data may cost together
@@ -202,7 +202,7 @@ class Ledger:
             total = self._totals.get(mechanism_id)
             is_beyond = total is not None and known.done_steps >= known.planned_steps
             is_new = known.done_steps == 0 or is_beyond
-            if is_new and follow(self._given) != (self.path, self._prefix):
+            if is_new and follow(self._given) != self._found:
                 raise LedgerError(
                     f"the run of {mechanism_id!r} was begun anew by another process, with another ledger, before this "
                     "one took its first step: nothing was spent. Let one process work in a run folder at a time.",
