@@ -212,7 +212,7 @@ class ReferenceColumns(Columns):
             kept = {what for what, columns in self.named.items() if set(columns) <= names}
             kept |= {"messages"} if self.messages in names else set()
         codes = codes_of(self)
-        if codes is not None and all(c.made is not None or c.source in names for c in codes.schema.columns):
+        if codes is not None and all(c.source is None or c.source in names for c in codes.schema.columns):
             kept.add("attributes")
         return Columns(**{what: value for what, value in self.as_dict().items() if what in kept}), iter(found)
 

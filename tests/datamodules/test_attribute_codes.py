@@ -95,6 +95,17 @@ def test_a_private_file_without_a_column_is_refused_and_a_reference_has_no_attri
     assert read_examples(path, "utterance", columns=reference_columns(columns))[0].label == "weather"
 
 
+def test_a_reference_needs_no_column_that_a_model_was_to_fill(tmp_path: Path) -> None:
+    schema = tmp_path / "schema.yaml"
+    schema.write_text("mood: {made: model, by: models/base, values: [calm, angry]}\nlength: {made: words, bins: [3]}\n")
+    path = write(tmp_path / "a.jsonl", [{"text": "what people say", "label": "weather"}])
+    columns = reference_columns(Columns(attributes=str(schema)))
+    assert read_examples(path, "utterance", columns=columns)[0].label == "weather"
+    assert read_examples("embedded:train?num=9", "utterance", columns=columns)
+    filled = write(tmp_path / "b.jsonl", [{"text": "what people say", "mood": "calm"}])
+    assert read_examples(filled, "utterance", columns=columns)[0].label == "Mood: calm | Length: 3 or more"
+
+
 @pytest.mark.parametrize(
     ("columns", "why"),
     [
