@@ -108,8 +108,11 @@ def evolve(
         answers = Answers(folder / "answers.jsonl", _identity(settings))
         plan = Plan(num_samples, settings.variations, settings.clusters, seed)
         generator, rows = generator_of(settings, answers, donations), read_rows(settings.rows)
-        if settings.generator != GRAMMAR:
-            warn_of(first_texts(plan, generator, names, rows), [own.text for own in public])
+        is_grammar, is_new = settings.generator == GRAMMAR, not votes.has_paid
+        if is_new or not is_grammar:
+            texts = first_texts(plan, generator, names, rows, is_new)
+            if not is_grammar:
+                warn_of(texts, [own.text for own in public])
         found = run_rounds(
             plan,
             generator,

@@ -74,6 +74,13 @@ class VoteReleases:
         self.noise_multiplier: float | None = None
         self.rounds, self.num_lost = settings.rounds, 0
 
+    @property
+    def has_paid(self) -> bool:
+        """Whether a round, or the sizes of labels, was paid for."""
+        ledger, privacy = self._ledger, self._privacy
+        own = () if ledger is None or privacy is None else ledger.spent(privacy.scope)
+        return any(record.stage in (SIZES, STAGE) for record in own)
+
     def open(self) -> None:
         """Declare the votes, or find those that an interrupted run has declared, and read what was released.
 

@@ -107,16 +107,38 @@ def evolve(
 
 
 def first_texts(
-    plan: Plan, generator: Generator, labels: Sequence[str] | None, rows: Sequence[Mapping[str, str]] = ()
+    plan: Plan,
+    generator: Generator,
+    labels: Sequence[str] | None,
+    rows: Sequence[Mapping[str, str]] = (),
+    is_new: bool = True,
 ) -> list[str]:
     """Generate the population's first texts, of each label, so that the generator is known before a vote is paid.
 
+    Args:
+        plan: How.
+        generator: Who writes.
+        labels: Public labels, each to be written for; None: labels do not matter.
+        rows: As of :func:`evolve`.
+        is_new: Whether nothing is paid yet: one of whose sizes are known goes on, for it may need no text of a label.
+
     Raises:
-        UserError: Most of them are one text, or none.
+        UserError: Most of them are one text, or a label has none.
     """
-    num = max(_TRIED, len(labels or ()))
-    prompts = [_first(plan, i, labels[i % len(labels)] if labels else None, rows) for i in range(num)]
-    texts = [text for text in generator.random(prompts[: plan.num_samples] if labels is None else prompts) if text]
+    names: Sequence[str | None] = labels or [None]
+    num = max(_TRIED, len(names)) if labels else min(_TRIED, plan.num_samples)
+    prompts = [_first(plan, place, names[place % len(names)], rows) for place in range(num)]
+    written = _written(generator.random(prompts), prompts)
+    there = {candidate.prompt.label for candidate in written}
+    for label in (name for name in labels or () if is_new and name not in there):
+        again = [_first(plan, num + place, label, rows) for place in range(_TRIED)]
+        if not _written(generator.random(again), again):
+            raise UserError(
+                f"the generator wrote no usable text for the label {label!r} in {_TRIED} tries, and nothing was "
+                "charged: mend evolution.wording, take the label off the list, or take another evolution.generator "
+                "(the grammar knows labels of its own alone)"
+            )
+    texts = [candidate.text for candidate in written]
     refuse_one_text(texts)
     return texts
 

@@ -160,6 +160,23 @@ def test_nothing_is_voted_for_where_most_candidates_are_one_text() -> None:
     assert len(first_texts(Plan(9, 2), GrammarGenerator(), ["weather", "people"])) == 16  # whatever sizes are drawn
 
 
+def test_a_label_that_the_generator_cannot_write_is_refused_before_its_size_is_paid() -> None:
+    class Rarely(GrammarGenerator):
+        """Has nothing at first for one label."""
+
+        asked = 0
+
+        def random(self, prompts: Sequence[Prompt]) -> list[str]:
+            self.asked += 1
+            texts = zip(super().random(prompts), prompts, strict=True)
+            return ["" if self.asked == 1 and prompt.label == "people" else text for text, prompt in texts]
+
+    with pytest.raises(UserError, match=r"the label 'card' in 16 tries, and nothing was charged.*evolution\.generator"):
+        first_texts(Plan(9, 2), GrammarGenerator(), ["weather", "card"])
+    assert first_texts(Plan(9, 2), GrammarGenerator(), ["weather", "card"], is_new=False), "it may need none of it"
+    assert len(first_texts(Plan(9, 2), Rarely(), ["weather", "people"])) == 8
+
+
 def test_an_empty_variation_leaves_its_parent_and_a_generator_without_text_is_an_error() -> None:
     class Barren(GrammarGenerator):
         def vary(self, parents: Sequence[Candidate], prompts: Sequence[Prompt]) -> list[str]:
