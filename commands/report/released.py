@@ -11,14 +11,16 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+import numpy as np
 from scipy.stats import binomtest
 
-from commands.privacy.coverage import ledger_of
+from commands.privacy.coverage import EVOLVE, ledger_of
 from commands.privacy.feature_extractors import CLUSTERS
 from commands.run_folder.manifest import Entry, Manifest
 from commands.run_folder.run_folder import RunFolder
 from datamodules.reading.attribute_codes import AttributeCodes
 from doppel.privacy.histogram import CONFIDENCE, Z, largest_noise
+from doppel.privacy.ledger import MechanismRecord
 from doppel.resampling import tree_vector
 from doppel.tables.schema import Column, Schema
 from doppel.text.topics import UNLIKE
@@ -77,7 +79,7 @@ class Release:
 
 def read_release(record: RunFolder, of: str, trees: Sequence[str]) -> Release | None:
     """Read what was released for a system: the histogram of its labels, or of the functions that resampled it, or the
-    single columns of its table of attributes where samples have no trees.
+    columns of its table of attributes where samples have no trees.
 
     Formal guarantees:
         What is read was released with noise and is in the ledger; all else here is arithmetic on it, on the public N
@@ -102,11 +104,13 @@ def read_release(record: RunFolder, of: str, trees: Sequence[str]) -> Release | 
     if samples is None or samples.budget is None or not ledger.exists():
         return None
     kinds = {own.kind for own in ledger.spent(samples.budget)}
-    if NoisyMarginals.kind in kinds:
-        return None if trees else _of_columns(record.manifest, samples)
+    if NoisyMarginals.kind in kinds and (trees or (found := _of_columns(record.manifest, samples)) is not None):
+        return None if trees else found
     if NoisyHistogram.kind not in kinds:
         return None
     told = _shares(record.manifest, samples)
+    if told is None and samples.verb == EVOLVE:  # which keeps the sizes of labels in the ledger alone
+        told = next((_sizes(own) for own in ledger.spent(samples.budget) if own.kind == NoisyHistogram.kind), None)
     if told is None or told.get("what") == CLUSTERS:
         return None
     if "bins" not in told or not trees:  # a label or a topic: an utterance has one, so that its vector is 1 there
@@ -119,7 +123,7 @@ def read_release(record: RunFolder, of: str, trees: Sequence[str]) -> Release | 
 
 
 def _of_columns(manifest: Manifest, samples: Entry) -> Release | None:
-    """Shares of the values of each attribute, as its column was measured by itself."""
+    """Shares of the values of each attribute, by all marginals with its column, each by what its noise lets it say."""
     from commands.privacy.marginals import measurements, read_releases
 
     steps = {entry.step for entry in manifest.upstream(samples.path)}
@@ -128,17 +132,20 @@ def _of_columns(manifest: Manifest, samples: Entry) -> Release | None:
             continue
         terms, records = read_releases(manifest.path(entry))
         codes = AttributeCodes(Schema(tuple(Column(name, tuple(v)) for name, v in terms["columns"].items())))
-        columns = [measured for measured in measurements(records) if len(measured.clique) == 1]
-        if not columns:  # a crash has lost the only one
-            continue
-        shares = {
-            part: float(count) / terms["num_units"]
-            for measured in columns
-            for part, count in zip(codes.parts[measured.clique[0]], measured.counts, strict=True)
-        }
-        sigma = max(measured.sigma for measured in columns)
-        deviations = dict.fromkeys(shares, sigma / terms["num_units"])
-        return Release(shares, deviations, sigma, terms["num_units"], terms["unit"])
+        num_units, shares, deviations = terms["num_units"], dict[str, float](), dict[str, float]()
+        for place, parts in enumerate(codes.parts):
+            sums, precision = np.zeros(len(parts)), 0.0
+            for own in measurements(records):
+                if place in own.clique:
+                    others = tuple(axis for axis, column in enumerate(own.clique) if column != place)
+                    counts = own.counts.sum(axis=others)
+                    weight = len(counts) / own.counts.size / own.sigma**2  # of so many noisy counts each is a sum
+                    sums, precision = sums + weight * counts, precision + weight
+            if precision:  # else a crash has lost the only one
+                shares |= dict(zip(parts, (sums / precision / num_units).tolist(), strict=True))
+                deviations |= dict.fromkeys(parts, 1 / math.sqrt(precision) / num_units)
+        if shares:
+            return Release(shares, deviations, max(deviations.values()) * num_units, num_units, terms["unit"])
     return None
 
 
@@ -149,6 +156,15 @@ def _shares(manifest: Manifest, samples: Entry) -> dict[str, Any] | None:
         told = _read(manifest.path(entry)) if entry.step in steps and not manifest.changes(entry.path) else None
         if told is not None and told.get("sums"):
             return told
+    return None
+
+
+def _sizes(paid: MechanismRecord) -> dict[str, Any] | None:
+    """The sizes of labels by which samples evolved, as a step writes what it released; None where that was lost."""
+    for own in paid.releases:
+        if own.content is not None:
+            sums = dict(zip(own.content["labels"], own.content["sums"], strict=True))
+            return {**own.content, "sums": sums, **{name: paid.fields[name] for name in ("num_units", "unit")}}
     return None
 
 

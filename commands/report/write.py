@@ -156,7 +156,8 @@ def _drawn(record: RunFolder, metrics: Mapping[str, Mapping[str, Any]]) -> _Draw
     systems = [name for name in in_order(made) if made[name].path not in stale]
     if not systems:
         why = f" ({'; '.join(wrong)})" if wrong else ""
-        raise UserError(f"{record.folder} has no samples{why}: give a run that came so far, or several runs")
+        mend = "restore what has changed" if wrong else "give a run that came so far, or several runs"
+        raise UserError(f"{record.folder} has no samples{why}: {mend}")
     own = {name: _samples(record, made[name]) for name in systems}
     systems, ordered_by = quality.best_first(sorted(systems, key=lambda name: _rank(name, own[name])), metrics)
     later = [entry for entry in released if entry.role in ("more", "examples") and entry.path not in stale]

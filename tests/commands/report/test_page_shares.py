@@ -41,11 +41,11 @@ def page(run: Path) -> Element:
     return read_html(run / "report.html")
 
 
-def ledger_line(run: Path, scope: str) -> None:
+def ledger_line(run: Path, scope: str, content: dict[str, Any] | None = None) -> None:
     terms = PrivacyArguments(8.0, delta=1e-5, accountant="rdp", histogram_noise_multiplier=SIGMA)
     plan = terms.plan_release(NoisyHistogram.kind, UNITS, "utterance", SIGMA)
     ledger = Ledger(run / "ledger.jsonl")
-    ledger.spend(declare(ledger, scope, "histogram", plan, "f00d"))
+    ledger.spend(declare(ledger, scope, "histogram", plan, "f00d"), content)
 
 
 def labels(run: Path, sums: dict[str, float], sigma: float | None = SIGMA) -> None:
@@ -101,6 +101,19 @@ def test_labels_have_the_released_shares(tmp_path: Path) -> None:
     assert asked.too_rare == ("games",) and asked.rows[0].share.value == 0.15
     labels(tmp_path, {"travel": 900.0, "music": 300.0}, sigma=None)
     assert read_release(RunFolder(tmp_path), "labels", ()) is None, "exact shares are not released ones"
+
+
+def test_sizes_of_labels_that_an_evolution_paid_for_are_released_shares(tmp_path: Path) -> None:
+    """They stand in the ledger alone."""
+    content = {"labels": ["travel", "music"], "sums": [900.0, 300.0], "noise_multiplier": SIGMA}
+    (tmp_path / "samples.jsonl").write_text('{"utterance": "a song please", "label": "music"}\n')
+    end_step(tmp_path, "evolution-evolve", ["evolve"], [File("samples.jsonl", "release", "evolution", "evolution")])
+    ledger_line(tmp_path, "evolution")
+    assert read_release(RunFolder(tmp_path), "evolution", ()) is None, "a crash has lost them"
+    ledger_line(tmp_path, "evolution", content)
+    release = read_release(RunFolder(tmp_path), "evolution", ())
+    assert release is not None and release.shares == {"travel": 0.45, "music": 0.15}
+    assert release.deviations["music"] == SIGMA / UNITS and (release.num_units, release.unit) == (UNITS, "utterance")
 
 
 def test_topics_that_an_over_sample_was_drawn_by_have_the_released_shares(tmp_path: Path) -> None:

@@ -149,6 +149,20 @@ def test_the_run_is_verified_and_its_page_has_the_released_shares(run: Path) -> 
     )
 
 
+def test_a_share_is_what_all_its_marginals_say_together(run: Path) -> None:
+    told = [line for line in lines(run / "attributes/labels.releases.jsonl") if 0 in line.get("marginal", ())]
+    release = read_release(RunFolder(run), "attributes", [])
+    weights, counts = [], []
+    for line in told:
+        own = np.moveaxis(np.array(line["counts"]), line["marginal"].index(0), 0).reshape(3, -1)
+        weights.append(1 / (own.shape[1] * line["sigma"] ** 2))
+        counts.append(own.sum(1))
+    expected = np.average(counts, axis=0, weights=weights) / N
+    found = [release.shares[f"Topic: {value}"] for value in ("music", "banks", "other")]
+    assert len(told) > 1 and found == pytest.approx(expected)
+    assert release.deviations["Topic: music"] == pytest.approx(sum(weights) ** -0.5 / N)
+
+
 def test_other_counts_than_those_that_were_released_are_not_verified(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
