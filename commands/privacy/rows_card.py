@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from commands.privacy.coverage import check_budget
 from commands.privacy.marginals import Marginals
-from doppel.console.ledger import FILE_NAME
+from doppel.console.ledger import FILE_NAME, find
 from doppel.errors import UserError
 from doppel.files import sha256_of, whole_file, write_json
 from doppel.privacy.ledger import Ledger
@@ -91,11 +91,15 @@ def write_rows(path: Path, schema: Schema, codes: Whole, paid: Marginals | None 
         file.write(content)
 
 
-def check_rows(rows: Path) -> tuple[str, list[str]]:
+def check_rows(rows: Path, paid_by: Path | None = None) -> tuple[str, list[str]]:
     """Check whether the card of rows still holds.
 
-    The ledger beside the rows, whose chain must be whole, must name them among its releases; ε is computed anew with
-    two accountants.
+    The ledger that paid, whose chain must be whole, must name them among its releases; ε is computed anew with two
+    accountants.
+
+    Args:
+        rows: The rows.
+        paid_by: The ledger, or the run folder that has it; the one beside the rows if left out.
 
     Returns:
         What the ledger states, and why the card does not hold, in words; nothing where it does.
@@ -107,10 +111,10 @@ def check_rows(rows: Path) -> tuple[str, list[str]]:
         mechanism = str(json.loads(card_of(rows).read_text(encoding="utf-8"))["mechanism"])
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError("has no card: only rows that `metadata` has drawn are verified", about=rows) from None
-    ledger = Ledger(run_of(rows) / FILE_NAME)
+    ledger = Ledger(run_of(rows) / FILE_NAME if paid_by is None else find(paid_by))
     if not ledger.exists():
         raise UserError(
-            f"there is no {FILE_NAME} beside the rows: verify them beside the ledger that they were charged to",
+            f"there is no {FILE_NAME} beside the rows: name the one that paid for them, or its run folder, by --ledger",
             about=rows,
         )
     summary = ledger.summary()

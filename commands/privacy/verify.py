@@ -53,7 +53,7 @@ _OF_EVERY_RUN = {
 
 
 @no_collection()
-def verify(run_dir: Path) -> int:
+def verify(run_dir: Path, *, ledger: Path | None = None) -> int:
     """Check that the ledger of a run covers what it released, and write its privacy card.
 
     The chain of the ledger must be whole and ε, by two accountants, within its target. Every released file, and all
@@ -68,9 +68,11 @@ def verify(run_dir: Path) -> int:
         python cli.py verify runs/mine
         python cli.py verify released/topics
         python cli.py verify attributes/rows.csv
+        python cli.py verify attributes/rows.csv --ledger runs/mine
 
     Args:
         run_dir: Run folder, a folder that `export` wrote, or the .csv of `metadata`.
+        ledger: Of rows of `metadata`: the --ledger that paid for them, if none lies beside them.
 
     Returns:
         Exit status: 0 where the run is VERIFIED, else 1.
@@ -78,8 +80,10 @@ def verify(run_dir: Path) -> int:
     Raises:
         UserError: There is no ledger, or it or the manifest is damaged.
     """
-    is_run = (run_dir / MANIFEST).is_file()  # whose own card is written anew
-    stated = None if is_run else check_rows(run_dir) if run_dir.suffix == ".csv" else check_card(run_dir)
+    is_run, is_rows = (run_dir / MANIFEST).is_file(), run_dir.suffix == ".csv"  # a run's own card is written anew
+    if ledger is not None and not is_rows:
+        raise UserError("is for rows of `metadata`: a run has its ledger in its folder", about=f"--ledger {ledger}")
+    stated = None if is_run else check_rows(run_dir, ledger) if is_rows else check_card(run_dir)
     if stated is not None:
         statement, reasons = stated
         print("\n".join([statement, *_verdict(reasons)]))

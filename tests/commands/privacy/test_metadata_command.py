@@ -346,6 +346,18 @@ def test_two_commands_at_once_release_one_table_once(table: Path, capsys: pytest
     assert [own["marginal"] for own in told if "marginal" in own] == [[0], [1], [2]]
 
 
+def test_rows_that_another_ledger_paid_for_are_verified_beside_it(table: Path, capsys: pytest.CaptureFixture) -> None:
+    paid_by, rows = table.parent / "run", str(table.parent / "out" / "rows.csv")
+    paid_by.mkdir()
+    assert call(table, "--ledger", str(paid_by)) == 0
+    assert cli.main(["verify", rows]) == 2 and "by --ledger" in capsys.readouterr().err
+    for ledger in (paid_by, paid_by / FILE_NAME):
+        assert cli.main(["verify", rows, "--ledger", str(ledger)]) == 0
+        assert capsys.readouterr().out.endswith("VERIFIED\n")
+    assert cli.main(["verify", str(paid_by), "--ledger", str(paid_by)]) == 2
+    assert "is for rows of `metadata`" in capsys.readouterr().err
+
+
 def test_a_ledger_that_has_released_more_than_was_paid_is_void(table: Path) -> None:
     """As two processes of an earlier version could leave it."""
     assert call(table) == 0
