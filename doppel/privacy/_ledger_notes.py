@@ -17,8 +17,8 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -60,10 +60,12 @@ class Known:
     Attributes:
         files: Ledgers, read to their end, that one first; a copy and what it was copied from count once.
         gone: Budgets whose ledger cannot be read any more.
+        of_file: Keyed fingerprint of data → that of the file that they are of, where a note tells it.
     """
 
     files: tuple[LedgerFile, ...]
     gone: tuple[Note, ...] = ()
+    of_file: Mapping[str, str] = field(default_factory=dict)
 
 
 def notes_path() -> Path:
@@ -143,7 +145,8 @@ def find_known(own: LedgerFile, fingerprints: Collection[str] = (), files: Colle
     ids = {run for file in found for run in file.ids.values()}
     paths = {os.path.realpath(file.path) for file in found}
     gone = [note for note in notes if (note.run not in ids if note.run else note.ledger not in paths)]
-    return Known(_distinct(found), tuple({(note.run or note.ledger, note.scope): note for note in gone}.values()))
+    gone_once = {(note.run or note.ledger, note.scope): note for note in gone}
+    return Known(_distinct(found), tuple(gone_once.values()), {own.data: own.file for own in noted if own.file})
 
 
 def _distinct(files: list[LedgerFile]) -> tuple[LedgerFile, ...]:

@@ -114,7 +114,7 @@ def everything(
         The fields of :class:`Cost` and `statement`, as of :func:`summarise`; `short`, which says that of the other runs
         in a few words and names none; `num_runs`, this one and those that are gone among them; `gone`, the budgets
         whose ledger can no longer be read, with their targets, which no epsilon here covers, and `lost`, those in a few
-        words; and `num_data_sets` of this ledger.
+        words; and `num_data_sets` of this ledger, of which one file is one.
     """
     void = dict(_voids(file, prefix, {}) if void is None else void)
     for other in known.files[1:]:
@@ -125,6 +125,7 @@ def everything(
     num_others = len(runs - {(file, prefix)}) + len({note.run or note.ledger for note in known.gone})
     which = "ever spent, with what is about to be," if coming else "ever spent"
     composed = _composed(scopes, void, prefix, which, file, coming)
+    data = {str(record.fields["data_fingerprint"]) for record in file.mechanisms.values()}
     lead = f"With {num_others} other run{'s' if num_others > 1 else ''} on these data: " if num_others else ""
     lost = _listed([f"{note.name} (target epsilon = {note.target_epsilon:g})" for note in known.gone])
     end = f" The ledger is gone, and so not in this epsilon, of {lost}." if lost else ""
@@ -135,7 +136,7 @@ def everything(
         "num_runs": num_others + 1,
         "gone": [{"budget": note.name, "target_epsilon": note.target_epsilon} for note in known.gone],
         "lost": lost,
-        "num_data_sets": len({record.fields["data_fingerprint"] for record in file.mechanisms.values()}),
+        "num_data_sets": len({known.of_file.get(data, data) for data in data}),
     }
 
 

@@ -150,6 +150,15 @@ def test_a_ledger_that_is_gone_is_named_and_not_dropped(tmp_path: Path) -> None:
         train(tmp_path / "new", total=20.0)
 
 
+@pytest.mark.parametrize(("file", "number"), [("cafe" * 16, 1), (None, 2)])
+def test_other_columns_of_one_file_are_no_other_version_of_the_data(
+    tmp_path: Path, file: str | None, number: int
+) -> None:
+    for scope, data in (("rows", DATA), ("votes", "beef" * 16)):
+        ledger = train(tmp_path / "run", scope=scope, data=data, file=file)
+    assert everything(ledger)["num_data_sets"] == number
+
+
 def test_of_many_that_are_gone_some_are_named(tmp_path: Path) -> None:
     for number in range(15):
         train(tmp_path / str(number))
