@@ -139,7 +139,7 @@ def _refusal(run: Path, change: Change, step: Step, is_queued: bool) -> UserErro
     ways = f"{as_before}, or give another RUN_DIR, which spends on top of what this run has spent"
     if is_queued:
         ways = "restore it, or cancel its job first (squeue --me shows it)"
-    elif change.binds == "samples":
+    elif change.binds == "samples" and step.command not in ("rows", "evolve"):  # whose samples need more votes
         ways = f"for more samples, at no additional privacy cost, give python cli.py sample {run} --num N; else {ways}"
     return UserError(f"{run} was started with {was}, now {now} is asked, and {step.name} has begun with it: {ways}")
 

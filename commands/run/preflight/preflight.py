@@ -24,6 +24,10 @@ from doppel.errors import UserError
 from doppel.evolution.budget import Outlook
 from doppel.settings.yaml_files import dump
 
+_PAIRED = (
+    "each text is asked for with a label and with a row of attributes, paired by their places: where attributes tell "
+    "the label again, the two contradict one another; leave out evolution.per_label or evolution.rows"
+)
 #: Calls a function of this module with arguments, here or where what trains is imported.
 Caller = Callable[..., Any]
 
@@ -109,8 +113,9 @@ def _read(plan: RunPlan, asks: bool) -> dict[str, Readiness | Outlook]:
         if ready and ready.note and not asks:
             say(f"── note: {ready.note}")
         warnings = ready.warnings if ready else []
-        if votes is not None and votes.advice is not None:
-            warnings = [f"{system.name}: {votes.advice}"]
+        if votes is not None:
+            found = (votes.advice, _PAIRED if (own := plan.experiment.evolving).per_label and own.rows else None)
+            warnings = [f"{system.name}: {advice}" for advice in found if advice is not None]
         for sentence in warnings:
             say(f"── warning: {sentence}")
     if (told := together(plan, plans)) is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -56,8 +57,12 @@ def test_a_check_knows_what_rows_have_spent(tmp_path: Path, capsys: pytest.Captu
     before = capsys.readouterr().out.split("σ ")[1].split(",")[0]
     rows = write_rows(tmp_path, private, "--ledger", str(tmp_path / "run" / "ledger.jsonl"))
     assert cli.main([*given, f"evolution.rows={rows}", "--check"]) == 0
-    after = capsys.readouterr().out.split("σ ")[1].split(",")[0]
-    assert float(after) > 1.02 * float(before)
+    told = capsys.readouterr().out
+    assert float(told.split("σ ")[1].split(",")[0]) > 1.02 * float(before) and "paired by their places" not in told
+    (tmp_path / "labels.txt").write_text("weather\npeople\n")
+    both = (f"evolution.rows={rows}", "evolution.per_label=true", f"labels={tmp_path}/labels.txt", "--check")
+    assert cli.main([*given, *both]) == 0
+    assert "warning: evolution: each text is asked for with a label and with a row" in capsys.readouterr().out
 
 
 @needs_encoder
@@ -134,6 +139,9 @@ def test_a_run_goes_on_under_a_higher_limit_and_once_it_has_voted_not_with_anoth
         go_on(tmp_path, old, grammar)
     with pytest.raises(UserError, match=r"max_new_tokens"):
         go_on(tmp_path, old, longer)
+    with pytest.raises(UserError, match=r"num_samples=\d+, now num_samples=7 is asked.*: restore it") as refused:
+        go_on(tmp_path, old, replace(old, num_samples=7))
+    assert "at no additional privacy cost" not in str(refused.value), "more samples need more votes"
     other = load(shipped("own-data-small"), {"systems": ["one_stage"]})
     changes = {"systems": ["one_stage", "evolution"], "evolution.generator": "grammar"}
     go_on(tmp_path, other, load(shipped("own-data-small"), changes))
