@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from callbacks.bound_checkpoints import BoundCheckpoints
 from callbacks.checkpoint_space import CheckpointSpace
 from callbacks.closed_loggers import close_figures, open_loggers, opened
+from callbacks.cut_epochs import go_on_within
 from callbacks.requirements import monitors, refusals, refusals_of_bands, refuse_optimizers, refuse_other_sampler
 from callbacks.row_independence import check_row_independence
 from callbacks.untrained_state import UntrainedState
@@ -81,6 +82,7 @@ class DifferentialPrivacy(Callback):
         self._last_step = 0  # after which the training ends
         self._paid: int | None = None  # the step whose line is in the ledger
         self._restored: dict[str, Any] | None = None
+        self._loops: dict[str, Any] | None = None  # of the checkpoint, which Lightning has yet to read
         self._untrained: UntrainedState | None = None
         self._checkpoints: BoundCheckpoints | None = None
 
@@ -129,6 +131,9 @@ class DifferentialPrivacy(Callback):
         self._planned_steps = planned_steps
         wanted_steps = planned_steps if trainer.max_steps < 0 else min(trainer.max_steps, planned_steps)
         self._num_steps = 0 if before is None else before["num_steps"]
+        if self._loops is not None:
+            go_on_within(self._loops, self._num_steps, planned_steps // trainer.max_epochs)
+            self._loops = None
         if privacy.bands != 1 and (reasons := refusals_of_bands(trainer, trainer.optimizers)):
             raise PrivateTrainingError("a private run refuses this configuration: " + "; ".join(reasons))
         if hasattr(data, "bands"):
@@ -183,7 +188,7 @@ class DifferentialPrivacy(Callback):
             self._untrained.refuse_strangers(optimizer)
             if isinstance(optimizer, DPAdam):
                 optimizer.bind(trainer.strategy.broadcast(self.spec.noise_scale), self._planned_steps)
-        unchecked = check_row_independence(pl_module)
+        unchecked = self._check(pl_module)
         if unchecked is not None:  # the ledger, and so every card, names it
             text = f"that the loss of a row depends on that row alone was not checked: {unchecked}"
             rank_zero_info(text)
@@ -295,6 +300,8 @@ class DifferentialPrivacy(Callback):
                 "the checkpoint is of a training without privacy, whose weights no ε covers: leave out ckpt_path; "
                 "weights of public data are given as the model's init_weights"
             )
+        if trainer.state.fn == TrainerFn.FITTING:
+            self._loops = (checkpoint.get("loops") or {}).get("fit_loop")
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep the checkpoint's plan, to compare it with this run's."""
@@ -308,6 +315,19 @@ class DifferentialPrivacy(Callback):
         if self.session is not None and state["num_steps"] > 0:
             steps = self.session.plan.rounds(state["num_steps"])
             self.session.ledger.release(state["mechanism_id"], sha256=sha256, steps=steps)
+
+    def _check(self, pl_module: LogicalBatchModule) -> str | None:
+        """Try made-up rows; where they fail weights that steps were paid for, every card tells it."""
+        try:
+            return check_row_independence(pl_module)
+        except PrivateTrainingError:
+            if self.session is not None and self._num_steps:
+                text = (
+                    f"after {self._num_steps} steps a made-up row changed what another one gives: unless the model's "
+                    "code or its precision was changed since, C did not bound those steps, and no epsilon holds"
+                )
+                self.session.ledger.caveat(self.privacy.scope, text, voids=False)
+            raise
 
     def _note_diagnostics(self, stage: str) -> None:
         """Tell the ledger, where there is one, that figures of a private file leave beside what it paid for."""
