@@ -192,8 +192,9 @@ def _refuse_change(
         f"{type(module).__name__} cannot be trained privately: {what} changes "
         f"{f'by {change:.2%}' if math.isfinite(change) else 'from or to nan'} against autograd on the row alone, so "
         f"that one unit would move the gradients of others. {where}Look for a mean, a maximum or a choice over the "
-        "batch, a division by its longest row, padding that is not masked, rows that are skipped, a limit on the "
-        "gradient, a buffer that losses() writes, a tensor whose first dimension is not the rows, or a base model "
+        "batch, a division by its longest row, padding that is not masked (noise moves the row of a padding_idx, too: "
+        "multiply by a mask), rows that are skipped, a limit on the gradient, a buffer that losses() writes, a tensor "
+        "whose first dimension is not the rows, or a base model "
         "whose rope_scaling is longrope; and sort, permute or regroup no rows (pack_padded_sequence does; mask the "
         "padding instead). No step was spent"
     )
@@ -314,17 +315,16 @@ def _nan_rows(module: nn.Module, kinds: Sequence[Kind], rows_per_unit: int) -> I
 
 @contextmanager
 def _scaled(module: nn.Module, factor: float) -> Iterator[None]:
-    """A block with larger trained weights; those that are all zero, such as half of an adapter, are drawn at random."""
+    """A block with larger trained weights; zeros are drawn at random, for the noise of the first step moves them: half
+    of an adapter, or the row of a padding index."""
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad and factor != 1]
     before = [parameter.detach().clone() for parameter in parameters]
     generator = torch.Generator().manual_seed(0)
     try:
         with torch.no_grad():
             for parameter in parameters:
-                if parameter.any():
-                    parameter.mul_(factor)
-                else:
-                    parameter.copy_(torch.randn(parameter.shape, generator=generator) / 32)
+                drawn = torch.randn(parameter.shape, generator=generator).to(parameter) / 32
+                parameter.copy_(torch.where(parameter == 0, drawn, parameter * factor))
         yield
     finally:
         with torch.no_grad():

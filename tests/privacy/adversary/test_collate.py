@@ -67,11 +67,12 @@ class Bag(LogicalBatchModule):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embed, self.head = nn.Embedding(50, 8, padding_idx=0), nn.Linear(8, 2)
+        self.embed, self.head = nn.Embedding(50, 8), nn.Linear(8, 2)
 
     def losses(self, batch: UnitBatch) -> Tensor:
         ids, y = batch.rows
-        mean = self.embed(ids).sum(1) / (ids != 0).sum(1, keepdim=True).clamp(min=1)
+        mask = (ids != 0).unsqueeze(-1)
+        mean = (self.embed(ids) * mask).sum(1) / mask.sum(1).clamp(min=1)
         return nn.functional.cross_entropy(self.head(mean), y, reduction="none")
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
