@@ -305,6 +305,8 @@ def test_bad_data_is_a_one_line_error(
         (["--data.init_args.sampling=shuffle"], "sampling: poisson"),
         (["--privacy.target_epsilon=1e-9"], "epsilon"),
         (["--trainer.max_epochs=3"], "max_epochs"),
+        (["--trainer.max_epochs=null"], "trainer.max_epochs is null: give the number of epochs"),
+        (["--trainer.max_epochs=-1"], "trainer.max_epochs is -1: give the number of epochs"),
         (["--model.init_args.base_model=no/such/model"], "no/such/model"),
     ],
 )

@@ -322,6 +322,11 @@ class DoppelCLI(LightningCLI):
         if self.subcommand == "fit":
             if config.privacy is not None or self.is_in_run:
                 refuse_unkept(trainer)
+            if config.privacy is not None and (trainer.max_epochs is None or trainer.max_epochs < 1):
+                raise UserError(
+                    f"trainer.max_epochs is {'null' if trainer.max_epochs is None else trainer.max_epochs}: give the "
+                    "number of epochs, for which the noise is planned"
+                )
             if trainer.enable_checkpointing is not False:
                 trainer.callbacks = with_needed(trainer.callbacks, self._parser("fit").get_defaults().trainer.callbacks)
         if is_here:

@@ -114,7 +114,8 @@ def check_rows(rows: Path, paid_by: Path | None = None) -> tuple[str, list[str]]
     ledger = Ledger(run_of(rows) / FILE_NAME if paid_by is None else find(paid_by))
     if not ledger.exists():
         raise UserError(
-            f"there is no {FILE_NAME} beside the rows: name the one that paid for them, or its run folder, by --ledger",
+            f"there is no {FILE_NAME} beside the rows: name the one that they were charged to, or its run folder, by "
+            "--ledger",
             about=rows,
         )
     summary = ledger.summary()
