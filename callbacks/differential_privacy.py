@@ -132,7 +132,7 @@ class DifferentialPrivacy(Callback):
         wanted_steps = planned_steps if trainer.max_steps < 0 else min(trainer.max_steps, planned_steps)
         self._num_steps = 0 if before is None else before["num_steps"]
         if self._loops is not None:
-            go_on_within(self._loops, self._num_steps, planned_steps // trainer.max_epochs)
+            go_on_within(self._loops, self._num_steps, -(-planned_steps // trainer.max_epochs))
             self._loops = None
         if privacy.bands != 1 and (reasons := refusals_of_bands(trainer, trainer.optimizers)):
             raise PrivateTrainingError("a private run refuses this configuration: " + "; ".join(reasons))
