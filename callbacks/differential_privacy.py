@@ -132,7 +132,9 @@ class DifferentialPrivacy(Callback):
         wanted_steps = planned_steps if trainer.max_steps < 0 else min(trainer.max_steps, planned_steps)
         self._num_steps = 0 if before is None else before["num_steps"]
         if self._loops is not None:
-            go_on_within(self._loops, self._num_steps, -(-planned_steps // trainer.max_epochs))
+            steps_per_epoch, limit = -(-planned_steps // trainer.max_epochs), trainer.limit_train_batches
+            steps_per_epoch = min(steps_per_epoch, limit if isinstance(limit, int) else int(limit * steps_per_epoch))
+            go_on_within(self._loops, self._num_steps, max(steps_per_epoch, 1))
             self._loops = None
         if privacy.bands != 1 and (reasons := refusals_of_bands(trainer, trainer.optimizers)):
             raise PrivateTrainingError("a private run refuses this configuration: " + "; ".join(reasons))

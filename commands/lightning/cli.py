@@ -325,7 +325,7 @@ class DoppelCLI(LightningCLI):
             if config.privacy is not None and (trainer.max_epochs is None or trainer.max_epochs < 1):
                 raise UserError(
                     f"trainer.max_epochs is {'null' if trainer.max_epochs is None else trainer.max_epochs}: give the "
-                    "number of epochs, for which the noise is planned"
+                    "number of epochs, for which the noise is planned (1000 for a training that was begun with null)"
                 )
             if trainer.enable_checkpointing is not False:
                 trainer.callbacks = with_needed(trainer.callbacks, self._parser("fit").get_defaults().trainer.callbacks)

@@ -108,11 +108,11 @@ def evolve(
         answers = Answers(folder / "answers.jsonl", _identity(settings))
         plan = Plan(num_samples, settings.variations, settings.clusters, seed)
         generator, rows = generator_of(settings, answers, donations), read_rows(settings.rows)
-        is_grammar, is_new = settings.generator == GRAMMAR, not votes.has_paid
-        if is_new or not is_grammar:
-            texts = first_texts(plan, generator, names, rows, is_new)
-            if not is_grammar:
-                warn_of(texts, [own.text for own in public])
+        is_new = not votes.has_paid
+        if settings.generator != GRAMMAR:
+            warn_of(first_texts(plan, generator, names, rows, is_new), [own.text for own in public])
+        elif is_new:  # by one of its own, for a grammar varies a text by what it wrote first, also as the run goes on
+            first_texts(plan, generator_of(settings, answers, donations), names, rows)
         found = run_rounds(
             plan,
             generator,

@@ -139,6 +139,18 @@ def test_killed_anywhere_the_budget_is_the_same_and_no_round_is_drawn_twice(
     assert call(cut, cut / "private.jsonl", privacy=FIXED) == 0 and spent(cut) == 2
 
 
+def test_a_grammar_that_was_tried_is_another_one_than_that_which_evolves(
+    tmp_path: Path, private: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It varies a text by what it wrote first, and a start that goes on tries nothing: the two must write alike."""
+    rounds, tried, used = evolve.run_rounds, list[object](), list[object]()
+    monkeypatch.setattr(evolve, "first_texts", lambda plan, generator, *_: tried.append(generator))
+    monkeypatch.setattr(evolve, "run_rounds", lambda plan, own, *more: used.append(own) or rounds(plan, own, *more))
+    for _ in range(2):
+        assert call(tmp_path, private) == 0
+    assert len(tried) == 1 and len(used) == 2 and tried[0] not in used
+
+
 def test_votes_are_nowhere_before_the_ledger_pays(tmp_path: Path, private: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         kill_at(patch, ledger_module.Ledger, "spend", 1)
