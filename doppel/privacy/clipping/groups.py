@@ -28,6 +28,8 @@ from doppel.privacy.clipping.arithmetic import (
 BUDGET_CPU, BUDGET = 28 * 2**20, 2**27
 #: On a CPU float32 products of more than two pieces of so many features are formed in pieces.
 PIECE = 160
+#: So many of their products are held together: those of 50,257 logits of 384 positions took 2.4 times the logits.
+AT_ONCE = 8
 
 
 def part_size(bytes_of_one: int, num: int, is_cuda: bool) -> int:
@@ -134,10 +136,15 @@ class Grams:
             bmm_into(x, x.mT, out)
             return
         pieces = x.split(self._piece, 2)
-        products = torch.empty((len(pieces), *out.shape), dtype=out.dtype, device=out.device)
-        for piece, place in zip(pieces, products.unbind(0), strict=True):
-            torch.bmm(piece, piece.mT, out=place)
-        torch.sum(products, 0, out=out)
+        products = torch.empty((min(len(pieces), AT_ONCE), *out.shape), dtype=out.dtype, device=out.device)
+        for start in range(0, len(pieces), AT_ONCE):
+            some = pieces[start : start + AT_ONCE]
+            for piece, place in zip(some, products.unbind(0), strict=False):
+                torch.bmm(piece, piece.mT, out=place)
+            if start == 0:
+                torch.sum(products, 0, out=out)
+            else:
+                out.add_(products[: len(some)].sum(0))
 
     def _end_part(self) -> None:
         assert self._buffer is not None

@@ -119,9 +119,11 @@ def test_an_ordinary_unit_uses_all_of_the_bound_but_a_five_thousandth(size: str)
     assert 1 - 2e-4 <= torch.stack(grads).norm().item() / BOUND <= 1.0
 
 
-def test_products_in_pieces_have_the_same_norms(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("at_once", [8, 4, 1])
+def test_products_in_pieces_have_the_same_norms(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     A, G = torch.randn(3, 20, 90), torch.randn(3, 20, 70)
     whole = safe_norms(A, G)
     monkeypatch.setattr(groups, "PIECE", 16)
+    monkeypatch.setattr(groups, "AT_ONCE", at_once)
     torch.testing.assert_close(safe_norms(A, G), whole, rtol=1e-4, atol=0.0)
