@@ -198,7 +198,14 @@ class UnitDataModule(DataModule):
         self._num_rows = len(self.dataset)
 
     def setup(self, stage: str) -> None:
-        """Test ``collate`` on the first row, alone and twice, before anything is spent."""
+        """Test ``collate`` on the first row, alone and twice, before anything is spent.
+
+        Raises:
+            DataError: ``collate`` gives something that it may not, or there is nothing to evaluate on.
+        """
+        for what, name, rows in (("validate", "val", self.val), ("test", "test", self.test)):
+            if stage == what and rows is None:
+                raise DataError(f"there is nothing to {what} on: give {name}=DATASET to UnitDataModule.__init__")
         with isolate_rng():
             for num in (1, 2) if stage == "fit" else ():
                 self._collated([self._row(0) for _ in range(num)], "collate, row 0" + " twice" * (num - 1))

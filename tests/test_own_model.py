@@ -98,6 +98,26 @@ def test_rows_of_a_validation_are_told_where_they_are_public(
     assert "val/loss" not in capsys.readouterr().out
 
 
+def test_what_cannot_go_on_is_one_line_and_the_folder_keeps_the_configuration_of_what_was_trained(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    fit = ["fit", "--model=mine.Model", "--data=mine.Data", "--trainer.max_epochs=1", "--privacy.accountant=rdp"]
+    fit += ["--privacy.target_epsilon=6", "--trainer.logger=false"]
+    monitored = [*fit, "--trainer.callbacks+=lightning.pytorch.callbacks.DeviceStatsMonitor"]
+    assert cli.main(monitored) == 2
+    assert "Lightning refuses this configuration: Cannot use `DeviceStatsMonitor`" in capsys.readouterr().err
+    assert not Path("runs/mine/fit/config.yaml").exists()
+    assert cli.main(fit) == 0
+    trained = Path("runs/mine/fit/config.yaml").read_bytes()
+    assert b"width: 64" in trained
+    assert cli.main([*fit, "--model.width=32", "--ckpt_path=last"]) == 2
+    assert "is of another model (size mismatch for embed.weight" in capsys.readouterr().err
+    assert Path("runs/mine/fit/config.yaml").read_bytes() == trained
+    assert cli.main(["validate", "--model=mine.Model", "--data=mine.Data"]) == 2
+    assert "there is nothing to validate on: give val=DATASET" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -73,12 +73,24 @@ class RunFolderConfig(SaveConfigCallback):
         self.config = given
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
-        """Save before anything runs."""
+        """Save, unless it is that of a training: a checkpoint or a guarantee may still refuse it."""
+        if stage != "fit":
+            self._save(trainer, f"{TrainerFn(stage).value}.yaml")
+
+    def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
+        """Save ahead of the first step, when nothing is refused any more: the file is that of what was trained."""
+        self._save(trainer, "config.yaml")
+
+    def on_fit_end(self, trainer: Trainer, pl_module: Any) -> None:
+        """Save that of a training that took no step, where there is none yet."""
+        if not (Path(trainer.default_root_dir) / "config.yaml").is_file():
+            self._save(trainer, "config.yaml")
+
+    def _save(self, trainer: Trainer, name: str) -> None:
         if trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             folder = Path(trainer.default_root_dir)
             folder.mkdir(parents=True, exist_ok=True)
-            path = folder / ("config.yaml" if stage == "fit" else f"{TrainerFn(stage).value}.yaml")
-            self.parser.save(self.config, path, skip_none=False, overwrite=True, multifile=False)
+            self.parser.save(self.config, folder / name, skip_none=False, overwrite=True, multifile=False)
 
 
 class DoppelCLI(LightningCLI):

@@ -50,6 +50,8 @@ def _run(command: str, argv: list[str]) -> None:
     from commands.lightning.own_code import check_own, find_here
 
     find_here()
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
+
     from commands.lightning.cli import DoppelCLI
     from commands.lightning.next_steps import close
     from commands.lightning.quiet import silence
@@ -59,6 +61,8 @@ def _run(command: str, argv: list[str]) -> None:
     sys.argv = [sys.argv[0], command, *argv]  # Lightning re-runs this command line on the other ranks
     try:
         cli = DoppelCLI(commands=(fit, validate, test, predict))
+    except MisconfigurationException as error:
+        raise UserError(f"Lightning refuses this configuration: {' '.join(str(error).split())}") from error
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

@@ -205,6 +205,25 @@ class LogicalBatchModule(LightningModule):
                 "model's init_weights"
             )
 
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Load weights; those of a checkpoint that a Trainer goes on from are told in one line where they do not fit.
+
+        Raises:
+            UserError: The checkpoint holds other weights than the model has.
+        """
+        try:
+            return super().load_state_dict(state_dict, strict, assign)
+        except RuntimeError as error:
+            path = None if self._trainer is None else self._trainer.ckpt_path  # type: ignore[attr-defined]
+            if path is None:
+                raise
+            _, *faults = (" ".join(line.split()) for line in str(error).splitlines())
+            raise UserError(
+                f"the checkpoint {path} is of another model ({faults[0].rstrip('. ') if faults else error}): give the "
+                "model the arguments that it was trained with, which are in the config.yaml of its folder, or train "
+                "anew in another --run_dir"
+            ) from error
+
     def training_step(self, batch: LogicalBatch, batch_idx: int) -> None:
         """Take one optimiser step on one logical batch; an empty batch steps too."""
         reducer = self.begin_step(self.parameters())
