@@ -96,24 +96,18 @@ def in_units(squares: Tensor, dtype: torch.dtype) -> Tensor:
     return squares if unit_of(dtype) == UNIT else squares * (unit_of(dtype) / UNIT) ** 2
 
 
-def dot_rounding(num_features: int, piece: int) -> tuple[float, float]:
-    """Bound the rounding of z = xᵀy as (k, l): it is off by at most u·(k·‖x‖‖y‖ + l·|z|), whatever the order of sums.
+def dot_rounding(num_features: int) -> float:
+    """Bound the rounding of z = xᵀy as k: it is off by at most u·k·(‖x‖‖y‖ + |z|), whatever the order of sums.
 
     *Proof.* The d products are off by u·Σ|xᵢyᵢ| together. Each of d − 1 sums is off by u times itself, and each is the
     sum of some of the products. With P the sum of positive ones and −N that of negative ones, it lies between −N and P,
-    and max(P, N) = (Σ|xᵢyᵢ| + |z|) / 2. As Σ|xᵢyᵢ| ≤ ‖x‖‖y‖ (Cauchy and Schwarz), the first bound is k = l = (d + 1)/2.
-    In m pieces of c features, whose products are then added: Σ|zⱼ| ≤ Σ‖xⱼ‖‖yⱼ‖ ≤ ‖x‖‖y‖, so (c + 1) for the pieces, and
-    m for their sum. What is d·u times as large as this is left to :data:`HIGHER`.
+    and max(P, N) = (Σ|xᵢyᵢ| + |z|) / 2. As Σ|xᵢyᵢ| ≤ ‖x‖‖y‖ (Cauchy and Schwarz), k = (d + 1)/2. What is d·u times as
+    large as this is left to :data:`HIGHER`.
 
     Args:
-        num_features: d; 0: the vectors are one-hot.
-        piece: c, where there are pieces: of more than 2c features.
+        num_features: d; 0: the vectors are one-hot, and nothing is rounded.
     """
-    if num_features == 0:
-        return 0.0, 0.0
-    if num_features <= 2 * piece:
-        return (num_features + 1) / 2, (num_features + 1) / 2
-    return piece + 1.0 + math.ceil(num_features / piece), 0.0
+    return (num_features + 1) / 2 if num_features else 0.0
 
 
 def inner(left: Tensor, right: Tensor) -> Tensor:

@@ -58,8 +58,8 @@ class PerSampleClipper:
         made so. So each rule bounds, in the worst case and for sums in any order, what rounding may hide of N² (e) and
         by what length the computed cᵢgᵢ may differ from its formula (f for each weight; :class:`.groups.Grams`):
         ‖gᵢ‖' = √(N² + Σe) + √(2Σf²), where 2 makes up for a tied weight, which has two of them. ‖cᵢgᵢ‖ ≤ C then holds
-        for the exact norm of cᵢgᵢ as computed and summed over the unit's positions. In float32 it costs utterances at
-        most 0.02 % of their contribution (docs/performance.md). η is 152 units of rounding: half of what
+        for the exact norm of cᵢgᵢ as computed and summed over the unit's positions. In float32 it costs utterances
+        .03 to .13 % of their contribution (docs/performance.md). η is 152 units of rounding: half of what
         sums of squares may lose, and 16 for roots, quotients and factors; in float16 2⁻¹⁰, for what falls between its
         smallest numbers (:func:`.arithmetic.centre_operands`). Not covered is the sum over units, which is never
         rounded to half precision.

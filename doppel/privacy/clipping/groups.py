@@ -26,10 +26,6 @@ from doppel.privacy.clipping.arithmetic import (
 
 #: Bytes of a tensor that holds a part, on a CPU (see :mod:`doppel.allocator`) and on a GPU.
 BUDGET_CPU, BUDGET = 28 * 2**20, 2**27
-#: On a CPU float32 products of more than two pieces of so many features are formed in pieces.
-PIECE = 160
-#: So many of their products are held together: those of 50,257 logits of 384 positions took 2.4 times the logits.
-AT_ONCE = 8
 
 
 def part_size(bytes_of_one: int, num: int, is_cuda: bool) -> int:
@@ -68,10 +64,10 @@ class Grams:
 
     Formal guarantees:
         *The squared norm* has terms that may cancel, so rounding is bounded in the worst case, for sums in any order.
-        With αₛ = ‖aₛ‖ and γₛ = ‖gₛ‖, entries of AAᵀ are off by u·(k·αₛαₜ + l·|aₛ·aₜ|) at most, those of GGᵀ by
-        u·(k'·γₛγₜ + l'·|gₛ·gₜ|) (:func:`.arithmetic.dot_rounding`); their products, summed in float64, by u of each.
+        With αₛ = ‖aₛ‖ and γₛ = ‖gₛ‖, entries of AAᵀ are off by u·k·(αₛαₜ + |aₛ·aₜ|) at most, those of GGᵀ by
+        u·k'·(γₛγₜ + |gₛ·gₜ|) (:func:`.arithmetic.dot_rounding`); their products, summed in float64, by u of each.
         ⟨X + E, Y + F⟩ − ⟨X, Y⟩ = ⟨E, Y + F⟩ + ⟨X + E, F⟩ − ⟨E, F⟩, where X + E and Y + F are what was computed.
-        So all is off by u·Σ (k·αₛαₜ|gₛ·gₜ| + k'·γₛγₜ|aₛ·aₜ| + (l + l' + 1)·|aₛ·aₜ||gₛ·gₜ|) + u²(k + l)(k' + l')·R²
+        So all is off by u·Σ (k·αₛαₜ|gₛ·gₜ| + k'·γₛγₜ|aₛ·aₜ| + (k + k' + 1)·|aₛ·aₜ||gₛ·gₜ|) + 4u²kk'·R²
         with R = Σ αₛγₛ. That the *other* factor's entries stand in it makes it small: gradients of different positions
         are nearly orthogonal, where αₛαₜγₛγₜ would be n times the norm.
 
@@ -81,7 +77,7 @@ class Grams:
         v²c²·Σ αₛαₜ|gₛ·gₜ|. These are lengths, which are added to the norm and not to its square. In float16 2⁻¹²R² is
         added to the square, so that no operand leaves its range (:func:`.arithmetic.centre_operands`).
 
-        *Of an embedding* aₛ is one-hot. AAᵀ tells which ids are equal, exactly: k = l = 0. The clipped gradient is a
+        *Of an embedding* aₛ is one-hot. AAᵀ tells which ids are equal, exactly: k = 0. The clipped gradient is a
         sum of rows of G times c in the wide dtype, at most n for an entry, so (n + 2)·u·c·R holds for it, too.
 
         n counts the positions that reach anything: adding an exact zero rounds nothing. It must not count padding, for
@@ -100,7 +96,6 @@ class Grams:
         bytes_of_one = 2 * num_units * n * n * wide.itemsize
         self._shape = (part_size(bytes_of_one, num, like.is_cuda), num_units, n, n)
         self._wide, self._operand, self._constant = wide, like.dtype, constant
-        self._piece = PIECE if like.dtype is torch.float32 and not like.is_cuda else 2**40
         self._buffer: Tensor | None = None  # [2, L, U, n, n], of A and of G
         self._places: tuple[Tensor, ...] = ()
         self._index: list[int] = []
@@ -126,25 +121,13 @@ class Grams:
         self._form(G, self._places[self._shape[0] + len(self._index)])
         self._index.append(shared.place[1])
         num_inputs = A.shape[2] if A.dim() == 3 else 0
-        self._weights.append(_weights_of(num_inputs, G.shape[2], self._piece, unit_of(self._wide)))
+        self._weights.append(_weights_of(num_inputs, G.shape[2], unit_of(self._wide)))
 
     def _form(self, x: Tensor, out: Tensor) -> None:
         if x.dim() == 2:
             torch.eq(x.unsqueeze(2), x.unsqueeze(1), out=out)
-            return
-        if x.shape[2] <= 2 * self._piece:
+        else:
             bmm_into(x, x.mT, out)
-            return
-        pieces = x.split(self._piece, 2)
-        products = torch.empty((min(len(pieces), AT_ONCE), *out.shape), dtype=out.dtype, device=out.device)
-        for start in range(0, len(pieces), AT_ONCE):
-            some = pieces[start : start + AT_ONCE]
-            for piece, place in zip(some, products.unbind(0), strict=False):
-                torch.bmm(piece, piece.mT, out=place)
-            if start == 0:
-                torch.sum(products, 0, out=out)
-            else:
-                out.add_(products[: len(some)].sum(0))
 
     def _end_part(self) -> None:
         assert self._buffer is not None
@@ -179,11 +162,10 @@ class Grams:
 
 
 @functools.cache
-def _weights_of(num_inputs: int, num_outputs: int, piece: int, unit: float) -> tuple[tuple[float], ...]:
+def _weights_of(num_inputs: int, num_outputs: int, unit: float) -> tuple[tuple[float], ...]:
     """What the terms of a layer count in :class:`Grams`, in units of :data:`.arithmetic.Norms`."""
-    (of_A, both_A), (of_G, both_G) = (dot_rounding(num_features, piece) for num_features in (num_inputs, num_outputs))
-    second = (of_A + both_A) * (of_G + both_G) * unit
-    return tuple((x * unit / UNIT,) for x in (of_G, of_A, both_A + both_G + 2, second))
+    of_A, of_G = dot_rounding(num_inputs), dot_rounding(num_outputs)
+    return tuple((x * unit / UNIT,) for x in (of_G, of_A, of_A + of_G + 2, 4 * of_A * of_G * unit))
 
 
 def add_products(

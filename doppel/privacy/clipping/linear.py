@@ -12,8 +12,8 @@ from doppel.privacy.clipping.arithmetic import add_product, bmm_into, gemm_opera
 from doppel.privacy.clipping.rule import Capture, LayerRule
 
 #: A layer is narrow if it has at most so many inputs or outputs, and so many times as many of the other; and small if
-#: its weight has no more numbers than the Gram matrices of units of 32 positions.
-_NARROW, _NARROWER, _SMALL = 32, 8, 2 * 32 * 32
+#: its weight has no more than 64 × 64 numbers.
+_NARROW, _NARROWER, _SMALL = 32, 8, 64 * 64
 
 
 def is_conv1d(module: nn.Module) -> bool:

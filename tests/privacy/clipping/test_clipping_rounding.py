@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks._subject import Setting, Subject
-from doppel.privacy.clipping import PerSampleClipper, groups
+from doppel.privacy.clipping import PerSampleClipper
 from doppel.privacy.clipping.arithmetic import dot_rounding, unit_of
 from doppel.privacy.clipping.groups import add_products
 from tests.layer_norms import read_by, safe_norms
@@ -88,27 +88,24 @@ def test_no_unit_adds_more_than_the_bound_whatever_its_vectors(
             assert found >= (1 - (2e-4 if dtype is torch.float32 else 0.03)) * min(norm, BOUND)
 
 
-@pytest.mark.parametrize("piece", [2**40, 192, 16])
-def test_a_dot_product_is_off_by_no_more_than_its_bound(piece: int) -> None:
+def test_a_dot_product_is_off_by_no_more_than_its_bound() -> None:
     """Summed one by one in float32, the worst order, in which half of the bound is reached."""
     worst = 0.0
     for d in (3, 40, 900):
         for x, y in ((torch.randn(d), torch.randn(d)), (torch.full((d,), 2.0**-12.01), torch.full((d,), 2.0**-12.01))):
             x[0] = y[0] = 1.0
-            parts = [x] if d <= 2 * piece else x.split(piece)
-            places = torch.arange(d).split(len(parts[0]))
-            sums = np.float32([np.cumsum((x[own] * y[own]).numpy(), dtype=np.float32)[-1] for own in places])
             exact = (x.double() @ y.double()).item()
-            k, both = dot_rounding(d, piece)
-            bound = unit_of(torch.float32) * (k * (x.double().norm() * y.double().norm()).item() + both * abs(exact))
-            worst = max(worst, abs(float(np.cumsum(sums, dtype=np.float32)[-1]) - exact) / bound)
-    assert worst <= 1.0
-    assert piece < 2**40 or worst > 0.4
+            reach = (x.double().norm() * y.double().norm()).item() + abs(exact)
+            computed = float(np.cumsum((x * y).numpy(), dtype=np.float32)[-1])
+            worst = max(worst, abs(computed - exact) / (unit_of(torch.float32) * dot_rounding(d) * reach))
+    assert 0.4 < worst <= 1.0
 
 
-@pytest.mark.parametrize("size", ["cpu-256", pytest.param("cpu-768", marks=pytest.mark.slow)])
-def test_an_ordinary_unit_uses_all_of_the_bound_but_a_five_thousandth(size: str) -> None:
-    """The models of ``python -m benchmarks.clipping``."""
+@pytest.mark.parametrize(
+    ("size", "unused"), [("cpu-256", 3e-4), pytest.param("cpu-768", 1.5e-3, marks=pytest.mark.slow)]
+)
+def test_an_ordinary_unit_uses_all_of_the_bound_but_what_wide_products_may_round(size: str, unused: float) -> None:
+    """The models of ``python -m benchmarks.clipping``; what the logits' 8,192 and 50,257 features take."""
     subject = Subject(Setting(size, 1, 64))
     clipper = PerSampleClipper(subject.model, BOUND)
     with clipper.capture(1):
@@ -116,14 +113,4 @@ def test_an_ordinary_unit_uses_all_of_the_bound_but_a_five_thousandth(size: str)
     norm = clipper.accumulate().item()
     grads = [p.grad.double().norm() for p in subject.model.parameters() if p.grad is not None]
     assert norm > BOUND
-    assert 1 - 2e-4 <= torch.stack(grads).norm().item() / BOUND <= 1.0
-
-
-@pytest.mark.parametrize("at_once", [8, 4, 1])
-def test_products_in_pieces_have_the_same_norms(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch.manual_seed(0)
-    A, G = torch.randn(3, 20, 90), torch.randn(3, 20, 70)
-    whole = safe_norms(A, G)
-    monkeypatch.setattr(groups, "PIECE", 16)
-    monkeypatch.setattr(groups, "AT_ONCE", at_once)
-    torch.testing.assert_close(safe_norms(A, G), whole, rtol=1e-4, atol=0.0)
+    assert 1 - unused <= torch.stack(grads).norm().item() / BOUND <= 1.0
