@@ -18,7 +18,7 @@ from datamodules.reading.files import file_digest
 from doppel.console.ledger import FILE_NAME
 from doppel.errors import UserError
 from doppel.files import sha256_of, write_json, write_text
-from doppel.privacy.fingerprint import keyed_fingerprint
+from doppel.privacy.fingerprint import key_path, keyed_fingerprint
 from doppel.privacy.ledger import Ledger
 from doppel.run_folder import MANIFEST
 
@@ -72,6 +72,33 @@ def refuse_lost_ledger(run: Path) -> None:
                 "step of it: restore the ledger; another RUN_DIR spends on top of what this run has spent",
                 about=run / FILE_NAME,
             )
+
+
+def refuse_other_data(run: Path, waiting: Iterable[Step]) -> None:
+    """Refuse to charge a run for a private file that is another one than steps before were charged for.
+
+    No statement holds of mechanisms that read different rows under one N, and what they release could not be vouched
+    for any more, with all that was charged. Compared are keyed digests.
+
+    Args:
+        run: The run folder.
+        waiting: Steps that are not done.
+
+    Raises:
+        UserError: A file has changed.
+    """
+    charged = [entry for entry in Manifest.read(run).files.values() if entry.mechanisms]
+    for step in waiting:
+        for path in step.protected if step.mechanisms else ():
+            place = _input(path, run)
+            known = {entry.inputs[place]: entry.step for entry in charged if place in entry.inputs}
+            if known and (run / place).is_file() and _told(file_digest(run / place).hex(), True) not in known:
+                raise UserError(
+                    f"{path} has changed since {next(iter(known.values()))} of this run read it, and {step.name} would "
+                    "be charged for it as it is now: no ε would hold of both. Restore the file, and on another machine "
+                    f"the key of fingerprints ({key_path()}); other rows need another RUN_DIR, which spends on top of "
+                    "what this run has spent"
+                )
 
 
 def declare(step: Step, run: Path) -> None:

@@ -137,7 +137,8 @@ class Ledger:
 
         Raises:
             BudgetExceededError: The mechanism has not begun, and would pass that.
-            LedgerError: The scope or the stage has spent a step under other parameters, or the file is unreadable.
+            LedgerError: The scope or the stage has spent a step under other parameters or on other units, or the file
+                is unreadable.
         """
         if not scope or not stage or not f"{scope}{stage}".isprintable():
             raise LedgerError(
@@ -153,6 +154,8 @@ class Ledger:
             budget, known = self._file.promises.get(scope), self._file.mechanisms.get(mechanism_id)
             if self._file.has_begun(scope):
                 self._refuse_change(f"scope {scope!r}", asdict(self._file.promise(scope)), promise)
+            if known is None or not known.done_steps:
+                self._refuse_other_data(scope, mechanism_id, fields["num_units"])
             if budget is None or asdict(budget) != promise:
                 own = (run for name, run in self._file.ids.items() if name.startswith(self._prefix))
                 run = next(own, None) or secrets.token_hex(8)
@@ -381,11 +384,23 @@ class Ledger:
             about=self.path,
         )
 
+    def _refuse_other_data(self, scope: str, coming: str, num_units: int) -> None:
+        """Refuse a mechanism of another N than those that its scope has paid for: no ε would hold of both."""
+        for other in self._file.of_scope(scope):
+            if other.done_steps and other.fields["num_units"] != num_units:
+                raise LedgerError(
+                    f"{coming!r} would be charged for data of {num_units} units, and {other.id!r} of the same budget "
+                    f"was for {other.fields['num_units']}: no epsilon would hold of both. Restore the private file; "
+                    "other data need a budget of their own, and spend on top of this one.",
+                    about=self.path,
+                )
+
     def _refuse_change(self, what: str, known: dict[str, Any], asked: dict[str, Any]) -> None:
-        changed = next(iter(changed_terms(known, asked)), None)
-        if changed is None:
+        terms = changed_terms(known, asked)
+        if not terms:
             return
-        if changed == "data_fingerprint":
+        changed = terms[0]
+        if "data_fingerprint" in terms:  # N and what follows from it change with the data
             how = (
                 f"for other private data, or with another key of fingerprints than {key_path()}: restore the private "
                 "file; on another machine, copy the key of the one where the run began there, or name it by "

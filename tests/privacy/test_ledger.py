@@ -516,6 +516,28 @@ def test_one_step_fixes_the_terms_of_its_scope(path, spent_stage):
     assert path.read_bytes() == before
 
 
+def test_data_of_other_units_are_charged_to_no_budget_that_has_begun(path):
+    """The card would say that stages were given different numbers of units, for all that was charged."""
+    grown = replace(SPEC, num_units=SPEC.num_units + 1)
+    opened(path, "utterances", spec=grown)
+    ledger, name = opened(path)
+    ledger.spend(name)
+    before = path.read_bytes()
+    with pytest.raises(LedgerError, match=f"of {SPEC.num_units + 1} units, and .* was for {SPEC.num_units}"):
+        opened(path, "utterances", spec=grown)
+    assert path.read_bytes() == before
+    opened(path, "utterances")
+
+
+def test_of_data_that_changed_their_fingerprint_is_named_and_not_what_follows_from_their_number(path):
+    ledger, name = opened(path)
+    ledger.spend(name)
+    grown = replace(SPEC, num_units=SPEC.num_units + 1, expected_batch_size=SPEC.expected_batch_size + 1)
+    terms = {"scope": "two_stage", "stage": "trees", "spec": grown, "planned_steps": 20, "data_fingerprint": "beef"}
+    with pytest.raises(LedgerError, match="opened for other private data.*restore the private file"):
+        ledger.open(**terms)
+
+
 def test_a_torn_step_fixes_the_terms_too(path):
     ledger, name = opened(path)
     ledger.spend(name)

@@ -17,7 +17,14 @@ from commands.run.experiment.settings import Experiment, systems_of
 from commands.run.steps.recipes import steps_of
 from commands.run.steps.run_plan import RunPlan
 from commands.run_folder.inputs import keep, moved, refuse_lost
-from commands.run_folder.manifest_writer import declaration, declare, lay_out, refuse_lost_ledger, refuse_old
+from commands.run_folder.manifest_writer import (
+    declaration,
+    declare,
+    lay_out,
+    refuse_lost_ledger,
+    refuse_old,
+    refuse_other_data,
+)
 from commands.run_folder.ownership import has_begun
 from commands.run_folder.sections import SECTIONS
 from commands.run_folder.steps import Step
@@ -41,7 +48,7 @@ def begin(experiment: Experiment, run: Path, site: Site) -> RunPlan:
         anew only if nothing was trained, paid or released by it; of all others the record stays as it ran.
 
     Raises:
-        UserError: The run was begun with other settings, or its ledger is gone.
+        UserError: The run was begun with other settings or private rows, or its ledger is gone.
     """
     refuse_lost_ledger(run)
     found = queue(run)
@@ -80,6 +87,7 @@ def begin(experiment: Experiment, run: Path, site: Site) -> RunPlan:
     if differ := changes(old, settled):
         plan = _going_on(plan, old, differ, site.overlays)
     refuse_lost(run, settled.as_dict(), {path for step in plan.waiting for path in step.reads})
+    refuse_other_data(run, plan.waiting)
     read = {path.removeprefix(f"{run}/") for path in places.values()}
     return replace(plan, changed=plan.changed | {step.name for step in plan.waiting if read.intersection(step.reads)})
 

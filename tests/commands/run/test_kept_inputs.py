@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from known_plans import known_plan
 from readers import reader
 from run_folders import mark
 
@@ -17,6 +18,7 @@ from commands.run_folder.manifest import Manifest
 from commands.run_folder.manifest_writer import enter
 from commands.run_folder.run_folder import RunFolder
 from doppel.errors import UserError
+from doppel.privacy.ledger import Ledger
 from tests.slurm.launches import write_experiment
 
 TRAINED = "one_stage-one_stage"
@@ -134,3 +136,33 @@ def test_the_manifest_knows_a_copy_as_an_input_and_sees_when_it_has_changed(
     (why,) = Manifest.read(run).stale_inputs(entry.path)
     assert place in why and "is another file now" in why
     assert reader(place) == "who holds the run"
+
+
+@pytest.mark.parametrize("change", ["a row more", "a row changed"])
+def test_a_private_file_that_has_changed_is_charged_for_nothing_more(
+    tmp_path: Path, files: dict[str, Path], change: str
+) -> None:
+    """An export that is written anew every night, while the run was stopped between two charges."""
+    plan = begin(tmp_path, files)
+    pay(plan)
+    run, private = plan.run, tmp_path / "private.txt"
+    ledger = Ledger(run / "ledger.jsonl")
+    least = known_plan("stages of 20 and 80 steps")
+    names = {"scope": "one_stage", "stage": "one_stage", "planned_steps": 20}
+    ledger.spend(ledger.open(**names, spec=least, data_fingerprint="f00d"))
+    checkpoint = run / "one_stage" / "one_stage" / "checkpoints" / "last.ckpt"
+    checkpoint.parent.mkdir(parents=True)
+    checkpoint.write_text("weights")
+    enter(run, TRAINED)
+    site, experiment = load_site(None, {}), load(run / "experiment.yaml", {})
+    rows = private.read_text()
+    private.write_text(rows + "one more\n" if change == "a row more" else rows.replace("secret", "secrets", 1))
+    with pytest.raises(UserError, match=f"{private} has changed since {TRAINED} .* one_stage-words would be charged"):
+        launch.begin(experiment, run, site)
+    for step in plan.steps:  # nothing is left to charge
+        if step.mechanisms:
+            (run / ".done" / step.name).write_text("1\n")
+    launch.begin(experiment, run, site)
+    (run / ".done" / "one_stage-words").unlink()
+    private.write_text(rows)
+    assert [step.name for step in launch.begin(experiment, run, site).waiting if step.mechanisms] == ["one_stage-words"]
