@@ -11,7 +11,7 @@ import torch
 from lightning.fabric.plugins import CheckpointIO
 
 from callbacks.checkpoint_space import CheckpointSpace
-from doppel.files import sha256_of
+from doppel.files import sha256_of, to_disk
 from doppel.privacy.private_step import PrivateTrainingError
 
 
@@ -20,7 +20,8 @@ class BoundCheckpoints(CheckpointIO):
 
     This is the last place that a checkpoint passes, on rank 0 alone: the digest is of the file, whatever callbacks
     (such as one that averages weights) and the module have made of it. A file of that name stays whole until the new
-    one is, and a kill at any moment leaves no checkpoint that the ledger does not name.
+    one is on disk (fsync), for older ones may be removed then: a kill or a power cut at any moment leaves one, and none
+    that the ledger does not name.
 
     Lightning's own way forms all of it in memory and then in the folder for temporary files, from where a move to
     another disk is no atomic step.
@@ -67,10 +68,12 @@ class BoundCheckpoints(CheckpointIO):
         try:
             os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600))
             torch.save(checkpoint, str(partial))
+            to_disk(partial)
             self._release(checkpoint, sha256_of(partial))
             if self.space is not None:
                 self.space.note(partial.stat().st_size)
             partial.replace(path)
+            to_disk(path.parent)
         except BaseException:
             partial.unlink(missing_ok=True)
             raise

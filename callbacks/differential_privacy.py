@@ -101,7 +101,7 @@ class DifferentialPrivacy(Callback):
         From here on figures are closed that are not declared public: ``validate`` and ``test``, which spend nothing,
         tell nothing of other files either.
         """
-        self._paid = None
+        self._paid = self._restored = self._loops = None  # a checkpoint is read after this
         reasons = refusals(trainer, pl_module, self.privacy.log_private_diagnostics) if stage == "fit" else []
         if reasons:
             raise PrivateTrainingError("a private run refuses this configuration: " + "; ".join(reasons))

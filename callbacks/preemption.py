@@ -22,6 +22,7 @@ from callbacks.differential_privacy import DifferentialPrivacy
 from callbacks.slurm_job import SlurmJob
 from doppel.console.again import EXIT_STATUS
 from doppel.errors import UserError
+from doppel.files import to_disk
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
 
 log = logging.getLogger(__name__)
@@ -213,13 +214,9 @@ class Preemption(Checkpoint):
         part = path.with_name(f"{path.name}.part")
         trainer.save_checkpoint(part)
         if trainer.is_global_zero:
-            for place in (part, path.parent):  # the content first; the folder holds the name
-                descriptor = os.open(place, os.O_RDONLY)
-                try:
-                    os.fsync(descriptor)
-                finally:
-                    os.close(descriptor)
+            to_disk(part)
             part.replace(path)
+            to_disk(path.parent)
         trainer.strategy.barrier("preempted")
         return path
 

@@ -222,6 +222,8 @@ def _of_trainer(trainer: pl.Trainer, is_lora: bool) -> list[str]:
             f"{rounded}, so that products are rounded more than the clipping norms allow for; leave out what sets it, "
             "which may be torch.set_float32_matmul_precision or allow_tf32"
         )
+    if trainer._detect_anomaly:
+        reasons.append("trainer.detect_anomaly ends the training of all where one row gives nan; remove it")
     if trainer.fast_dev_run:  # type: ignore[attr-defined]
         reasons.append("trainer.fast_dev_run would spend budget on a debugging step; leave out the privacy key")
     if getattr(trainer, "overfit_batches", 0):

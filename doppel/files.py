@@ -81,6 +81,15 @@ def write_json_lines(path: str | Path, records: Iterable[object]) -> None:
         file.writelines(f"{json.dumps(record, ensure_ascii=False)}\n".encode() for record in records)
 
 
+def to_disk(path: Path) -> None:
+    """Wait until a file, or what a folder calls its files, is on disk (fsync): a power cut leaves it whole."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def sha256_of(path: Path) -> str:
     """Return the SHA-256 of a file's content, 64 hexadecimal digits."""
     with path.open("rb") as file:

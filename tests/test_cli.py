@@ -11,6 +11,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from zipfile import is_zipfile
 
 import pytest
 import torch
@@ -262,6 +263,24 @@ def test_ckpt_path_last_finds_what_a_kill_left(tmp_path: Path, left: str) -> Non
     found = last_checkpoint(tmp_path)
     assert found == (None if left == "nothing" else str(folder / "last.ckpt"))
     assert found is None or Path(found).resolve().name == "step=10.ckpt"
+
+
+@pytest.mark.parametrize("kind", ["a file", "a link"])
+def test_of_a_checkpoint_that_was_cut_off_the_newest_whole_one_takes_the_place(
+    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    for step in (10, 20, 30):
+        torch.save({"step": step}, folder / f"step={step}.ckpt")
+        os.utime(folder / f"step={step}.ckpt", (step, step))
+    cut, last = folder / "step=30.ckpt", folder / "last.ckpt"
+    cut.write_bytes(cut.read_bytes()[:-20])
+    cut.rename(last) if kind == "a file" else last.symlink_to(cut.name)
+    for _ in range(2):
+        assert torch.load(str(last_checkpoint(tmp_path)))["step"] == 20
+        told, kept = capsys.readouterr().out, folder / "last.ckpt.damaged"
+    assert not told and kept.is_file() and not is_zipfile(kept)
 
 
 BROKEN = '{"utterance": "hello", "parse": "(Yield (Today))", "unit": "u"}\n{"utterance": \n'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,23 @@ def test_what_cannot_go_on_is_one_line_and_the_folder_keeps_the_configuration_of
     assert Path("runs/mine/fit/config.yaml").read_bytes() == trained
     assert cli.main(["validate", "--model=mine.Model", "--data=mine.Data"]) == 2
     assert "there is nothing to validate on: give val=DATASET" in capsys.readouterr().err
+
+
+def test_a_second_ctrl_c_ends_it_as_an_interruption(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    source = Path("mine.py").read_text()
+    twice = "        if self.training and self.trainer.global_step == 2:\n"
+    twice += "            import os, signal\n            [os.kill(os.getpid(), signal.SIGINT) for _ in range(2)]\n"
+    Path("mine.py").write_text(source.replace("        words_BT, labels_B", twice + "        words_BT, labels_B", 1))
+    fit = ["fit", "--model=mine.Model", "--data=mine.Data", "--trainer.max_epochs=1", "--privacy.accountant=rdp"]
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        with pytest.raises(KeyboardInterrupt):  # "interrupted", status 130
+            cli.main([*fit, "--privacy.target_epsilon=6", "--trainer.logger=false"])
+    finally:
+        signal.signal(signal.SIGINT, before)
+    (mechanism,) = Ledger(folder / "runs" / "mine" / "ledger.jsonl").summary()["mechanisms"]
+    assert mechanism["done_steps"] == 3
 
 
 @pytest.mark.parametrize(

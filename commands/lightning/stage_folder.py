@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -9,9 +10,11 @@ import re
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
+from zipfile import is_zipfile
 
 from callbacks.slurm_job import SlurmJob
 from doppel.console.ledger import FILE_NAME
+from doppel.console.say import say
 from doppel.errors import UserError
 from doppel.files import write_text
 from doppel.privacy.ledger import Ledger
@@ -47,12 +50,20 @@ def last_checkpoint(run_dir: Path) -> str | None:
 
     That is ``checkpoints/last.ckpt``. Lightning removes the file that this link names, then the link, and sets it anew:
     after a kill at such a moment it is set here, to the newest other checkpoint, which was whole before anything was
-    removed. So a training that has no step left has its ``last.ckpt``, too.
+    removed. So a training that has no step left has its ``last.ckpt``, too. Where it was cut off, by a disk or a copy,
+    it is set to the newest one that is whole, and stays beside it as ``last.ckpt.damaged``.
     """
     folder = run_dir / "checkpoints"
     last = folder / "last.ckpt"
     others = sorted(filter(Path.is_file, folder.glob("*.ckpt")), key=lambda path: path.stat().st_mtime)
-    if not last.is_file() and others:
+    is_damaged = last.is_file() and not is_zipfile(last)
+    if is_damaged:
+        others = list(filter(is_zipfile, others))
+    if others and (is_damaged or not last.is_file()):
+        if is_damaged:
+            say(f"warning: {last} is damaged, and {others[-1].name} beside it is taken: steps after it stay charged")
+            with contextlib.suppress(FileExistsError):
+                os.link(last.resolve(), folder / f"{last.name}.damaged")
         link = folder / f".last.ckpt.{os.uname().nodename}.{os.getpid()}"
         link.symlink_to(others[-1].name)
         link.replace(last)

@@ -61,6 +61,10 @@ def _run(command: str, argv: list[str]) -> None:
     sys.argv = [sys.argv[0], command, *argv]  # Lightning re-runs this command line on the other ranks
     try:
         cli = DoppelCLI(commands=(fit, validate, test, predict))
+    except SystemExit as error:
+        if isinstance(error.__context__, KeyboardInterrupt):  # which Lightning makes a failure without a word
+            raise error.__context__ from None
+        raise
     except MisconfigurationException as error:
         raise UserError(f"Lightning refuses this configuration: {' '.join(str(error).split())}") from error
     except OSError as error:

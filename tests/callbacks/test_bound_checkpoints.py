@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,27 @@ def test_what_cannot_be_written_leaves_the_file_before_it(tmp_path: Path, fails:
         saver.save_checkpoint({"step": 2, "bad": (lambda: 0) if fails == "writing" else 0}, path)
     assert torch.load(path, weights_only=True) == {"step": 1}
     assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+def test_a_file_is_on_disk_before_it_has_its_name_and_an_older_one_may_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    path, sync, rename = tmp_path / "last.ckpt", os.fsync, Path.replace
+
+    def synced(descriptor: int) -> None:
+        order.append(f"sync {Path(os.readlink(f'/proc/self/fd/{descriptor}')).name}")
+        sync(descriptor)
+
+    def renamed(self: Path, to: Path) -> Path:
+        order.append(f"rename {self.name} {Path(to).name}")
+        return rename(self, to)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", renamed)
+    BoundCheckpoints(TorchCheckpointIO(), lambda *_: order.append("ledger")).save_checkpoint({"step": 1}, path)
+    partial = f"{path.name}.partial"
+    assert order == [f"sync {partial}", "ledger", f"rename {partial} {path.name}", f"sync {tmp_path.name}"]
 
 
 @pytest.mark.parametrize(("path", "options"), [("s3://bucket/a.ckpt", None), ("a.ckpt", {"endpoint": "here"})])

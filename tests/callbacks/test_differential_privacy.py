@@ -164,6 +164,20 @@ def test_interrupted_and_resumed_equals_uninterrupted(tmp_path: Path, tiny_model
     assert epsilons[0] == epsilons[1]
 
 
+def test_a_callback_that_went_on_once_begins_anew_without_a_checkpoint(
+    tmp_path: Path, tiny_model: str, corpus: str
+) -> None:
+    def run(*callbacks: Callback, **options: Any) -> Trainer:
+        return fit(tmp_path, UtteranceLM(base_model=tiny_model), data_module(corpus), [*callbacks], **options)
+
+    with pytest.raises(Crash):
+        run(CrashAt(3), privacy(tmp_path), _checkpoints(tmp_path), enable_checkpointing=True)
+    callback = privacy(tmp_path)
+    assert run(callback, ckpt_path=str(tmp_path / "step=3.ckpt")).global_step == 10
+    with pytest.raises(BudgetExceededError, match="begins without a checkpoint"):  # in words, and not by a file named None
+        run(callback)
+
+
 @pytest.mark.parametrize("rounding", [-1e-9, 1e-9])
 def test_a_run_goes_on_with_its_noise_where_another_processor_rounds_otherwise(
     tmp_path: Path, tiny_model: str, corpus: str, monkeypatch: pytest.MonkeyPatch, rounding: float
@@ -456,6 +470,7 @@ def test_resuming_with_a_row_more_is_told_as_that(
         ({"accumulate_grad_batches": 2}, {}, "accumulate_grad_batches"),
         ({"gradient_clip_val": 1.0}, {}, "gradient_clip_val"),
         ({"overfit_batches": 1}, {}, "overfit_batches"),
+        ({"detect_anomaly": True}, {}, "detect_anomaly"),
         ({"precision": "bf16-true"}, {}, "precision bf16-true"),
         ({"precision": "16-true"}, {}, "precision 16-true"),
         ({}, {"sampling": "shuffle"}, "Poisson"),

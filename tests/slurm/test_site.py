@@ -65,6 +65,14 @@ def test_a_job_has_more_time_than_it_is_told_to_save_in() -> None:
             Site(notice_s=seconds_of_notice)
 
 
+def test_numbers_that_no_job_can_have_are_refused_before_it_is_submitted() -> None:
+    for name in ("nodes", "tasks_per_node", "cpus_per_task", "tool_cpus", "tool_tasks", "throttle"):
+        with pytest.raises(UserError, match=f"{name} is 0: give a whole number of at least 1"):
+            Site(**{name: 0})
+    with pytest.raises(UserError, match="gpus_per_node is -1: .* at least 0"):
+        Site(gpus_per_node=-1)
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [("0042", "0042"), ("42", 42), ("-1.5", -1.5), ("0.5", 0.5), ("1_000", 1000), ("1e-6", 1e-6), ("1e2", 100)],

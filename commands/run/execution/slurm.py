@@ -116,6 +116,11 @@ class Site:
             value = getattr(self, name)
             if value is not None and seconds(value) is None:
                 raise UserError(f"{name} is {value!r}: give {TIMES}")
+        numbers = ("nodes", "tasks_per_node", "cpus_per_task", "tool_cpus", "tool_tasks", "throttle", "gpus_per_node")
+        for name in numbers:
+            value, least = getattr(self, name), 0 if name == "gpus_per_node" else 1
+            if value is not None and value < least:
+                raise UserError(f"{name} is {value}: give a whole number of at least {least}")
         if self.notice_s is not None and not 1 <= self.notice_s <= _LONGEST_NOTICE:
             raise UserError(f"notice_s is {self.notice_s}: give seconds from 1 to {_LONGEST_NOTICE}, or null")
         for name in ("fit_mem", "predict_mem", "tool_mem"):
