@@ -91,7 +91,7 @@ def refuse_other_data(run: Path, waiting: Iterable[Step]) -> None:
     for step in waiting:
         for path in step.protected if step.mechanisms else ():
             place = _input(path, run)
-            known = {entry.inputs[place]: entry.step for entry in charged if place in entry.inputs}
+            known = {entry.inputs[place]: entry.step for entry in charged if place in entry.private_inputs}
             if known and (run / place).is_file() and _told(file_digest(run / place).hex(), True) not in known:
                 raise UserError(
                     f"{path} has changed since {next(iter(known.values()))} of this run read it, and {step.name} would "
