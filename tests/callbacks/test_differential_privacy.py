@@ -174,7 +174,7 @@ def test_a_callback_that_went_on_once_begins_anew_without_a_checkpoint(
         run(CrashAt(3), privacy(tmp_path), _checkpoints(tmp_path), enable_checkpointing=True)
     callback = privacy(tmp_path)
     assert run(callback, ckpt_path=str(tmp_path / "step=3.ckpt")).global_step == 10
-    with pytest.raises(BudgetExceededError, match="begins without a checkpoint"):  # in words, and not by a file named None
+    with pytest.raises(BudgetExceededError, match="begins without a checkpoint"):  # it looked for a file "None"
         run(callback)
 
 
