@@ -193,7 +193,9 @@ def test_a_training_that_does_not_fit_names_what_to_lower(
     meminfo = tmp_path / "meminfo"
     monkeypatch.setattr(memory, "_MEMINFO", meminfo)
     meminfo.write_text("MemTotal:       99999999 kB\nMemAvailable:   64 kB\n")
-    with pytest.warns(UserWarning, match=r"0\.0 GB are free: lower data\.max_tokens_per_micro_batch"):
+    with pytest.warns(
+        UserWarning, match=r"0\.0 GB are free: lower data\.max_units_per_micro_batch .*max_tokens_per_micro_batch"
+    ):
         train("short")
     meminfo.write_text("MemTotal:       99999999 kB\nMemAvailable:   99999999 kB\n")
     with warnings.catch_warnings(record=True) as said:

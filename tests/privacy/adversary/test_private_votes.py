@@ -215,7 +215,7 @@ def test_a_neighbouring_file_is_another_file_to_the_ledger(
     """Votes of two files under one payment would tell them apart."""
     assert call(tmp_path, private) == 0
     private.write_text("".join(private.read_text().splitlines(keepends=True)[:-2]))
-    assert call(tmp_path, private) == 2 and "= 40, now 39" in capsys.readouterr().err
+    assert call(tmp_path, private) == 2 and "was opened for other private data" in capsys.readouterr().err
 
 
 def test_the_noise_is_added_in_one_place_by_the_projects_own_mechanism() -> None:
