@@ -277,10 +277,12 @@ def test_of_a_checkpoint_that_was_cut_off_the_newest_whole_one_takes_the_place(
     cut, last = folder / "step=30.ckpt", folder / "last.ckpt"
     cut.write_bytes(cut.read_bytes()[:-20])
     cut.rename(last) if kind == "a file" else last.symlink_to(cut.name)
-    for _ in range(2):
+    kept = folder / "last.ckpt.damaged"
+    for told in ("last.ckpt is damaged, and step=20.ckpt beside it is taken", ""):
         assert torch.load(str(last_checkpoint(tmp_path)))["step"] == 20
-        told, kept = capsys.readouterr().out, folder / "last.ckpt.damaged"
-    assert not told and kept.is_file() and not is_zipfile(kept)
+        said = capsys.readouterr().out.replace("\n", " ")
+        assert told in said and bool(said) == bool(told)
+    assert kept.is_file() and not is_zipfile(kept)
 
 
 BROKEN = '{"utterance": "hello", "parse": "(Yield (Today))", "unit": "u"}\n{"utterance": \n'

@@ -62,7 +62,7 @@ def last_checkpoint(run_dir: Path) -> str | None:
     if others and (is_damaged or not last.is_file()):
         if is_damaged:
             say(f"warning: {last} is damaged, and {others[-1].name} beside it is taken: steps after it stay charged")
-            with contextlib.suppress(FileExistsError):
+            with contextlib.suppress(OSError):  # another rank was first, or a disk has no hard links
                 os.link(last.resolve(), folder / f"{last.name}.damaged")
         link = folder / f".last.ckpt.{os.uname().nodename}.{os.getpid()}"
         link.symlink_to(others[-1].name)

@@ -45,7 +45,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     ) as error:
         raise UserError(
             f"{path} cannot be read as a checkpoint: it is damaged, or a file of something else, which is never run; "
-            "give the checkpoints/last.ckpt of a training"
+            "put back a copy, or give another checkpoint of a training, STAGE/checkpoints/last.ckpt"
         ) from error
     if not isinstance(checkpoint, dict):
         raise UserError(f"{path} is no checkpoint: it holds {type(checkpoint).__name__}")

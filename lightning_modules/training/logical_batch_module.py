@@ -215,11 +215,11 @@ class LogicalBatchModule(LightningModule):
             return super().load_state_dict(state_dict, strict, assign)
         except RuntimeError as error:
             path = None if self._trainer is None else self._trainer.ckpt_path  # type: ignore[attr-defined]
-            if path is None:
+            faults = str(error).splitlines()[1:]
+            if path is None or not faults:
                 raise
-            _, *faults = (" ".join(line.split()) for line in str(error).splitlines())
             raise UserError(
-                f"the checkpoint {path} is of another model ({faults[0].rstrip('. ') if faults else error}): give the "
+                f"the checkpoint {path} is of another model ({' '.join(faults[0].split()).rstrip('.')}): give the "
                 "model the arguments that it was trained with, which are in the config.yaml of its folder, or train "
                 "anew in another --run_dir"
             ) from error
