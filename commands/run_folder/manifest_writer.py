@@ -97,8 +97,8 @@ def refuse_other_data(run: Path, waiting: Iterable[Step]) -> None:
                     f"{path} has changed since {next(iter(known.values()))} of this run read it, and {step.name} would "
                     "be charged for it as it is now: no ε would hold of both. Restore the file, and on another machine "
                     f"the key of fingerprints ({key_path()}). Where it is lost, a model that is trained can be had and "
-                    f"sampled by itself: python cli.py export {run}/SYSTEM/STAGE OUT. Other rows need another RUN_DIR, "
-                    "which spends on top of what this run has spent"
+                    f"sampled by itself (`python cli.py export {run}/SYSTEM/STAGE OUT`); other rows need another "
+                    "RUN_DIR, which spends on top of what this run has spent"
                 )
 
 
