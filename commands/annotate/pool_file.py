@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from datamodules.reading.columns import USUAL
+from datamodules.reading.columns import USUAL, Columns, listed
 from datamodules.reading.records import Record, read_records
 from doppel.errors import DataError
 from doppel.selection import ProgramError, template
@@ -63,6 +63,9 @@ def read_rows(path: str, read: Reader = read_records) -> Iterator[Row]:
             text = next((record[name] for name in names if record.get(name)), "")
             if not (isinstance(text, str) and text.strip()):
                 problem, text = f"{where}: no {what}", ""
+                if not any(name in record for name in names):
+                    told = " or ".join(f"`{name}`" for name in names)
+                    problem += f", for there is no column {told}, but {listed(record, Columns())}: rename one"
                 break
         yield Row(number, text, record, problem)
         number += 1

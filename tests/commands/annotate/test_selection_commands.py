@@ -115,6 +115,15 @@ def test_an_empty_file_and_one_without_programs_are_refused(tmp_path: Path, caps
     assert "holds no row" in capsys.readouterr().err
 
 
+def test_a_column_of_another_name_is_told_by_the_names_that_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = written(tmp_path / "pool.tsv", ["message\ttree", "find books\t(Find (Book))"])
+    assert run("choose", path, "--num", "1", "--out", tmp_path / "out.jsonl") == 2
+    error = capsys.readouterr().err
+    assert f"{path}:2: no utterance, for there is no column `utterance` or `text`, but" in error and "rename" in error
+
+
 def test_templates_that_are_tested_on_stay_out_of_a_sample(
     pool: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
