@@ -11,9 +11,10 @@ import numpy as np
 from tqdm import tqdm
 
 from commands.annotate.pool_file import Row, good_rows, read_rows
+from datamodules.reading.records import read_records
 from doppel.console.table import Table
-from doppel.errors import UserError
-from doppel.files import write_json_lines
+from doppel.errors import DataError, UserError
+from doppel.files import refuse_existing, write_json_lines
 from doppel.selection import uat, uniform
 
 
@@ -43,11 +44,12 @@ def choose_rows(file: Path, out: Path, how: Choice, held_out: Sequence[Path] = (
         How diverse the sample is beside its pool.
 
     Raises:
-        DataError: A file cannot be read, or a row of it is broken.
+        DataError: A file cannot be read, a row of it is broken, or ``out`` is there and is no earlier sample.
         UserError: The pool has fewer rows, or an option is out of range or does not fit the method.
     """
     if how.method != "uat" and (how.alpha or how.fixed_weights):
         raise UserError(f"--alpha and --fixed-weights belong to --method uat, not {how.method}: leave them out")
+    _refuse_other(out)
     kept_away = {template for path in held_out for _, template in good_rows(str(path), False)}
     numbers, of_row, known = array("q"), array("q"), dict[str, int]()
     for row, template in tqdm(good_rows(str(file), skip_bad_rows), "rows", unit="row", unit_scale=True, disable=None):
@@ -67,6 +69,16 @@ def choose_rows(file: Path, out: Path, how: Choice, held_out: Sequence[Path] = (
     table = Table(["", "rows", "templates"], [["pool", len(numbers), len(templates)]])
     table.rows.append(["sample", how.num, len(np.unique(of_chosen))])
     return f"{table.text('<')}\n{how.num} rows in {out}, first chosen first"
+
+
+def _refuse_other(out: Path) -> None:
+    """Refuse to write over what is no earlier sample, such as a sheet that people have filled in."""
+    try:
+        first = next(iter(read_records(str(out))), ("", {}))[1] if out.exists() else {"template": ""}
+    except DataError:
+        first = {}
+    if "template" not in first or "correction" in first:
+        refuse_existing(out)
 
 
 def write_chosen(rows: Iterable[Row], out: Path, numbers: Sequence[int], templates: Sequence[str]) -> None:

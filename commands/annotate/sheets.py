@@ -24,6 +24,7 @@ COLUMNS = ("id", "utterance", "parse", "confidence", "template", "correction")
 RIGHT, USELESS = "ok", "drop"
 #: How a cell begins that a spreadsheet may compute, with the ``'`` that says that it is text.
 _FORMULA = re.compile(r"^'('*[=+\-@\t\r\n＝＋－＠])")
+_STRING, _CURLY = re.compile(r'"(?:[^"\\]|\\.)*"'), re.compile("[\u201c-\u201f\xab\xbb]")
 
 
 def write_sheet(file: Path, sheet: Path, parser: Path | None = None) -> str:
@@ -111,10 +112,13 @@ def read_sheet(sheet: Path, out: Path, skip_bad_rows: bool = False) -> str:
         How many rows were right, corrected, …, for people.
 
     Raises:
-        DataError: The sheet cannot be read, a row of it is broken, or nothing is filled in.
+        DataError: The sheet cannot be read, a row of it is broken, two say different things of one, nothing is filled
+            in, or there is such a file: it may be what came back of another sheet.
     """
+    refuse_existing(out)
     counts: Counter[str] = Counter()
     rows = []
+    said: dict[tuple[str, str, str], tuple[str, str]] = {}  # row of the sheet as it was written → place, and correction
     for where, record in read_records(str(sheet)):
         if ending(sheet) in (".csv", ".tsv"):
             record = {name: cell and re.sub(_FORMULA, r"\1", cell) for name, cell in record.items()}
@@ -130,6 +134,13 @@ def read_sheet(sheet: Path, out: Path, skip_bad_rows: bool = False) -> str:
             word = correction.lower()
         tree = str(record["parse"] or "") if word == RIGHT else correction
         problem = _problem(tree) if word in (RIGHT, "corrected") else ""
+        if word in (RIGHT, "corrected") and not str(record["utterance"] or "").strip():
+            problem = "no utterance"
+        if record.get("id") and word != "not looked at":
+            row = str(record["id"]), str(record["utterance"]), str(record["parse"])
+            first, before = said.setdefault(row, (where, correction))
+            if before != correction:
+                problem = f"the same row as {first}, with another correction"
         if problem and not skip_bad_rows:
             raise DataError(f"{problem}: correct the cell, or pass over such rows with --skip-bad-rows", about=where)
         if problem:
@@ -165,6 +176,8 @@ def _problem(tree: str) -> str:
     from doppel.lispress import first_error
 
     error = first_error(tree)
+    if _CURLY.search(_STRING.sub("", tree)):
+        return 'a tree with typographic quotes, where a string stands between two of "'
     if error is None and "(" in tree:
         return ""
     return f"neither {RIGHT}, {USELESS} nor a tree" if "(" not in tree else f"a broken tree ({error})"

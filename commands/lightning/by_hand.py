@@ -26,6 +26,8 @@ def predict_command(stage: Path, writes_texts: bool = True) -> str:
     source = ((read_yaml(stage / "config.yaml").get("model") or {}).get("init_args") or {}).get("source")
     if writes_texts and source is not None:  # which nothing but a file can give
         words += ["--data.init_args.prompts_path", f"{source.upper()}S.jsonl", "--data.init_args.is_public true"]
+    if not writes_texts:
+        words += ["--data.init_args.path", "UTTERANCES.jsonl"]
     return " ".join(words)
 
 

@@ -23,10 +23,10 @@ from commands.privacy.vote_releases import VoteReleases
 from commands.run_folder.ownership import hold, ledger_of_run
 from datamodules.guards.overlap import refuse_private
 from datamodules.reading.attribute_codes import control_code
-from datamodules.reading.columns import Columns, ReferenceColumns, reference_columns
+from datamodules.reading.columns import Columns, ReferenceColumns, reference_columns, rows_of
 from datamodules.reading.examples import iter_examples
 from datamodules.reading.files import expand_path
-from datamodules.reading.records import head_of, read_records
+from datamodules.reading.records import read_records
 from datamodules.training_rows import TrainingRows
 from doppel.errors import DataError, UserError
 from doppel.evolution.candidates import Prompt
@@ -85,6 +85,8 @@ def evolve(
     _refuse_private(data, settings, reference)
     names = read_labels(labels) if labels is not None and settings.per_label else None
     warnings.filterwarnings("ignore", r"delta \S+ is large", UserWarning)  # said when the files are read
+    public = read_public(reference, data)
+    donations = read_donations(settings.examples, data) or public
     try_folder(folder)
     with hold(folder):
         ledger = None if privacy is None else Ledger(ledger_of_run(folder, privacy.ledger_path))
@@ -103,8 +105,6 @@ def evolve(
                 refuse_unpaid_rows(Path(expand_path(settings.rows)), ledger, privacy.scope)
         if votes.num_lost:
             print(f"   {votes.num_lost} of {settings.rounds} rounds were spent and lost by an interruption")
-        public = read_public(reference, data)
-        donations = read_donations(settings.examples) or public
         answers = Answers(folder / "answers.jsonl", _identity(settings))
         plan = Plan(num_samples, settings.variations, settings.clusters, seed)
         generator, rows = generator_of(settings, answers, donations), read_rows(settings.rows)
@@ -273,20 +273,25 @@ def read_public(path: str | None, data: Mapping[str, Any]) -> list[Donation]:
     return [Donation(text, {"label": turn.label} if turn.label else {}) for text, turn in turns.items()]
 
 
-def read_donations(path: str | None) -> list[Donation]:
+def read_donations(path: str | None, data: Mapping[str, Any]) -> list[Donation]:
     """Read the texts that may be shown to a generator: rows of a table, each with a text.
+
+    Formal guarantees:
+        They are read by the columns by which :func:`_refuse_private` compares the file with the private one: what is
+        shown is what was compared.
 
     Raises:
         DataError: It cannot be read, or has a row without text.
     """
     if path is None:
         return []
+    columns, records = ReferenceColumns.from_config(data).in_file(read_records(expand_path(path)))
     found = []
-    for where, values in read_records(expand_path(path)):
-        text = values.get("text") or values.get("utterance")
-        if not isinstance(text, str):
-            raise DataError('it has no "text": give each donated text with its attributes', about=head_of(where))
-        found.append(Donation(text, {name: as_word(value) for name, value in values.items() if value is not None}))
+    for row in rows_of(records, columns, None, path):
+        text = row.cells.get(row.layout.text)
+        if not isinstance(text, str) or not text.strip():
+            raise DataError(f"no {row.layout.text!r}: give each donated text with its attributes", about=row.where)
+        found.append(Donation(text, {name: as_word(value) for name, value in row.cells.items() if value is not None}))
     return found
 
 

@@ -73,7 +73,8 @@ def metadata(
         ledger: Ledger, or run folder with one, that pays; if left out, the one that DOPPEL_LEDGER names, or
             ledger.jsonl beside the rows.
         scope: What the ledger calls all that is released together; a training may be in the same one.
-        target_epsilon: What the scope may spend in all; epsilon if left out.
+        target_epsilon: What the scope may spend in all, such as the ε of a run whose rows these are; epsilon if left
+            out, and then it can pay for nothing more.
         seed: Public seed of the rows.
         noise_seed: For tests alone: who knows it can subtract the noise, and the guarantee is void.
 

@@ -35,6 +35,8 @@ from doppel.lispress import Counting
 from doppel.tables.schema import plain
 
 CHOSEN_BY_JUDGE = "the parser that judges also chose these samples: its figures flatter"
+#: Of figures that a parser makes which has read private trees.
+NOT_COVERED = "the parser learnt from the private file without privacy: no ε covers parsed_… and ground_truth_…"
 
 
 def evaluate(
@@ -157,7 +159,7 @@ def evaluate(
         values["notes"].append(f"{blank} of {len(sides[0])} compared samples are empty, which MAUVE hardly shows")
     values["notes"] += judges.notes
     if is_learnt:
-        values["notes"].append("the parser learnt from the private file without privacy: no ε covers parsed_…")
+        values["notes"].append(NOT_COVERED)
     if taught is not None:
         values["notes"].append(
             f"compared with the {len(turns):,} requests of the reference that did not teach the base"

@@ -10,7 +10,6 @@ from datamodules.reading.columns import Columns, reference_columns
 from datamodules.reading.examples import read_examples
 from datamodules.reading.files import expand_path
 from doppel.errors import UserError
-from doppel.files import read_list
 
 
 def attack(
@@ -39,7 +38,7 @@ def attack(
         sensitive: The sensitive table, as `redact` wrote it, or before it.
         safe: The safe one.
         samples: What a model wrote, JSON lines.
-        strings: Text file of hidden strings, one a line.
+        strings: Text file of hidden strings, one a line, as `redact` reads it.
         columns: What the columns of the tables are called.
         seed: Of the draw of rows and of the folds.
         json: Print one JSON object.
@@ -48,6 +47,7 @@ def attack(
         UserError: A file cannot be used, or options do not fit together.
     """
     from doppel.redaction.attack import classify, replayed
+    from doppel.redaction.patterns import listed
 
     if seed >= 2**32:
         raise UserError(f"--seed is {seed}: give a number below {2**32}")
@@ -65,7 +65,7 @@ def attack(
             f"(chance .5), on {found.num_texts} held-out rows"
         )
     if samples is not None and strings is not None:
-        wanted = list(dict.fromkeys(read_list(strings)))
+        wanted = list(listed(strings))
         rows = replayed(_texts(samples, Columns()), wanted)
         told["replayed"] = rows
         lines += [f"{row['string']}: in {row['verbatim']} samples, {row['in_any_case']} in any case" for row in rows]

@@ -14,6 +14,7 @@ from commands.privacy.verify import card, write_card
 from commands.quality import run_numbers
 from commands.run_folder.manifest_writer import enter_report
 from commands.run_folder.places import public_names
+from commands.run_folder.private_files import learnt_by_parser
 from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.systems import in_order, main_of
 from datamodules.training_rows import TrainingRows
@@ -25,6 +26,11 @@ PRIVACY_FIELDS = ("epsilon", "target_epsilon", "delta", "unit", "protects", "acc
 PACKAGES = ("doppel", "torch", "lightning", "transformers", "opacus", "dp-accounting", "torchmetrics", "mauve-text")
 #: What makes two adaptations comparable, whatever their seeds.
 SPLIT_FIELDS = ("fingerprint", "missing_function", "public_share", "test_fingerprint", "test_share", "by")
+#: Of parsers whose training data a parser has annotated that read private trees.
+_NOT_COVERED = (
+    "what taught the parsers was annotated, in the place of people, by one that learnt private trees without privacy: "
+    "no ε covers their figures (parser_metrics), but those of none"
+)
 
 
 def write_report(record: RunFolder, report: dict[str, Any]) -> dict[str, Any]:
@@ -60,7 +66,8 @@ def build_report(record: RunFolder) -> dict[str, Any]:
         trees), ``draws`` (how many texts, and how many dropped) and ``metrics`` by system; ``left_out`` (why a system
         has no metrics); ``timings`` in seconds by stage, but for those that read private text; and what was run. Files
         are called by their names, and folders not at all, for anybody may read it. An
-        adaptation also has ``parser_metrics`` by the system whose samples taught the parser.
+        adaptation also has ``parser_metrics`` by the system whose samples taught the parser, and ``parsers_note`` where
+        no ε covers them.
 
     Raises:
         UserError: There is neither an evaluation nor a sample, or no ledger though the run is private.
@@ -157,11 +164,13 @@ def _adaptation(record: RunFolder, data: dict[str, Any]) -> dict[str, Any]:
     values, left_out = run_numbers.values(record, "parser-metrics")
     fingerprint = hashlib.sha256(json.dumps([split[name] for name in SPLIT_FIELDS]).encode()).hexdigest()
     trained = [made for made in record.manifest.find("checkpoint") if made.step in ("full-parser", "parser_full")]
+    is_covered = not record.is_private or not (trained or learnt_by_parser(record.experiment))
     shown = ("public_share", "by", "num_public", "num_private", "num_test", "num_test_with_function")
     return {
         **({"parser": "parser_full"} if trained else {}),
         "missing_function": split["missing_function"],
         "parser_metrics": values,
+        **({} if is_covered else {"parsers_note": _NOT_COVERED}),
         "parsers_left_out": left_out,
         "data": {
             **data,

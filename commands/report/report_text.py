@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from commands.quality.evaluate import CHOSEN_BY_JUDGE
+from commands.quality.evaluate import CHOSEN_BY_JUDGE, NOT_COVERED
 from commands.quality.measures import INSTEAD, LEAST_FOR_MAUVE, human_value, judged, measure, with_sound_mauve
 from commands.run_folder.run_folder import RunFolder
 from commands.run_folder.systems import system
@@ -41,6 +41,8 @@ def render(report: dict[str, Any], record: RunFolder, num_samples: int = 3) -> s
         if (card := report.get("card")) is not None:
             state = "VERIFIED" if card["verified"] else f"NOT VERIFIED: {'; '.join(card['reasons'])}"
             lines.append(f"Privacy card: {state}")
+    told = [note for values in report["metrics"].values() for note in values.get("notes") or () if note == NOT_COVERED]
+    lines += dict.fromkeys([*told, *filter(None, [report.get("parsers_note")])])
     flattered = [name for name, values in report["metrics"].items() if values.get("chosen_by_this_parser")]
     lines += [f"{name}: {CHOSEN_BY_JUDGE}" for name in flattered]
     if any(len(with_sound_mauve(values)) < len(values) for values in report["metrics"].values()):

@@ -123,7 +123,8 @@ class AttributeCodes:
         for part in code.split(BETWEEN):
             place, value = self._places.get(part, (-1, -1))
             if place < 0 or place in found:
-                meant = dict(zip(self.names, self.parts, strict=True)).get(part.partition(": ")[0], self.names)
+                known = {name.casefold(): own for name, own in zip(self.names, self.parts, strict=True)}
+                meant = known.get(part.partition(": ")[0].casefold(), self.names)
                 raise DataError(f"there is no attribute {part!r} with such a value: there are {', '.join(meant)}")
             found[place] = value
         return found

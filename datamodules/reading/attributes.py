@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from datamodules.reading.attribute_codes import FILL
-from datamodules.reading.columns import Columns, Layout, listed
+from datamodules.reading.columns import USUAL, Columns, Layout, listed
 from datamodules.reading.example import Unit
 from datamodules.reading.files import expand_path
 from datamodules.reading.records import read_records
@@ -139,7 +139,8 @@ class Attributes:
                 if name in owner:
                     way = ": name the column that says whose row it is by --unit-column"
                 elif name in made:
-                    way = f": {made[name].name} is made of it (made: {made[name].made}), so give that column this name"
+                    names = " or ".join(map(repr, USUAL["text"])) if name == usual.text else "this name"
+                    way = f": {made[name].name} is made of it (made: {made[name].made}), so call that column {names}"
                 raise DataError(f"no row has a column {name!r} ({listed(present, columns)}){way}", about=self.path)
 
     @property

@@ -58,9 +58,11 @@ def examples_of(
                 if getattr(example, field) is None:
                     own = {"utterance": (layout.text,), "parse": (layout.parse,), "label": layout.labels}[field]
                     wanted = " and ".join(repr(name) for name in own if name is not None) or repr(field)
+                    has_column = bool(cells.keys() & set(own))
+                    named = "" if has_column else f"name its column as data.columns.{field}, "
                     raise DataError(
-                        f"no {wanted}, which this model needs: {_WAYS_OUT[field]} ({row.listed})",
-                        about=row.where if cells.keys() & set(own) else row.head,
+                        f"no {wanted}, which is needed here: {named}{_WAYS_OUT[field]} ({row.listed})",
+                        about=row.where if has_column else row.head,
                     )
         yield example
     units.refuse_heavy(path)

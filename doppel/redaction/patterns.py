@@ -28,7 +28,7 @@ _LOCAL = r"""(?:"[^"@]{1,64}"|[\w.+%'-]+)"""
 #: number.
 _EXPRESSIONS: dict[Pattern, re.Pattern[str]] = {
     "email": re.compile(rf"{_LOCAL}(?:{_AT}[\w-]+(?:{_DOT}[\w-]+)+|\sat\s[\w-]+(?:\sdot\s[\w-]+)+)", re.IGNORECASE),
-    "phone": re.compile(r"(?<![A-Za-z\d.,])\+?\(?\d(?:[ ().\-/]{0,2}\d){6,}(?![A-Za-z\d])"),
+    "phone": re.compile(r"(?<![A-Za-z\d.,])\+?\(?\d(?:[ ().\-/_\u2010-\u2015\u2212]{0,3}\d){6,}(?![A-Za-z\d])"),
     "number": re.compile(r"\d"),
 }
 #: Where the names of a model lie, and what pip calls what installs it with its library.
@@ -90,8 +90,7 @@ class WordList:
         Raises:
             DataError: The file cannot be read, or holds no word.
         """
-        rows = [line.partition("\t") for line in read_list(path)]
-        found = cls({entry.strip(): kind.strip() or None for entry, _, kind in rows if entry.strip()})
+        found = cls(listed(path))
         if not any(map(fold, found._kinds)):
             raise DataError("no word in it: write a word or a phrase a line", about=path)
         return found
@@ -121,6 +120,16 @@ class Entities:
         """See :class:`~doppel.redaction.mask.Rule`."""
         found = [entity for entity in self._model(" ".join(words)).ents if entity.label_ in _LABELS]
         return _spans(words, ((e.start_char, e.end_char, _KIND_OF.get(e.label_)) for e in found))
+
+
+def listed(path: Path) -> dict[str, str | None]:
+    """Return the words and phrases of a text file, one a line, and behind a tab what kind they are of, or None.
+
+    Raises:
+        DataError: The file cannot be read.
+    """
+    rows = [line.partition("\t") for line in read_list(path)]
+    return {entry.strip(): kind.strip() or None for entry, _, kind in rows if entry.strip()}
 
 
 def rules_of(words: Path | None, patterns: Iterable[str], entities: bool) -> list[Rule]:

@@ -85,6 +85,7 @@ def test_a_redacted_text_can_be_redacted_again() -> None:
         ("email", "meet Ana at moma.org or at (at least) noon", "meet Ana at moma.org or at (at least) noon"),
         ("phone", "call +1 (555) 123-4567 now", f"call {MASK} now"),
         ("phone", "call 555-1234567.", f"call {MASK}"),
+        ("phone", "call 555\u2013123\u20114567 or 555 - 123 - 4567", f"call {MASK} or {MASK}"),
         ("phone", "card 4111 1111 1111 1111 ok", f"card {MASK} ok"),
         ("phone", "on 2026 at 12:30 for 1,200 people", "on 2026 at 12:30 for 1,200 people"),
         ("number", "two at 12:30 for $1,200 in B2", f"two at {MASK} for {MASK} in {MASK}"),

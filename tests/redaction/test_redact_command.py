@@ -164,7 +164,7 @@ def test_what_cannot_be_done_is_told_in_a_line(
 
 def test_replay_is_counted_by_string(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     (tmp_path / "samples.jsonl").write_text('{"utterance": "call Ana Lim"}\n{"utterance": "call ana lim"}\n')
-    (tmp_path / "strings.txt").write_text("Ana Lim\nBo\nBo\n")
+    (tmp_path / "strings.txt").write_text("Ana Lim\tperson\nBo\nBo\n")
     words = ["attack", "--samples", str(tmp_path / "samples.jsonl"), "--strings", str(tmp_path / "strings.txt")]
     assert cli.main(words) == 0
     assert capsys.readouterr().out == "Ana Lim: in 1 samples, 2 in any case\nBo: in 0 samples, 0 in any case\n"

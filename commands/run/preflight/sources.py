@@ -193,7 +193,14 @@ def read_sources(plan: RunPlan) -> Read:
         if learnt:
             notes.append(
                 f"parser={experiment.parser} learnt from {', '.join(learnt)} without privacy: no ε covers what it "
-                "reads (parsed_…, and trees of an adaptation), and the card says so; a public parser would be covered"
+                "reads (parsed_…, ground_truth_…, and trees of an adaptation), and the card says so; a public parser "
+                "would be covered"
+            )
+        elif experiment.adaptation is not None and experiment.parser is None:
+            notes.append(
+                "parser is not named, so full-parser learns from private trees without privacy, and annotates in the "
+                "place of people: no ε covers what it reads (parsed_…, ground_truth_…) nor the parsers that it teaches "
+                "(parser_metrics.json), and the card says so"
             )
         elif plan.is_anew:  # of a file that says the same in another form
             public += learnt_from("parser", experiment.parser)

@@ -110,11 +110,11 @@ class StepContext:
         """Of the samples."""
         return "release" if self.draw == 1 else self.wanted.role
 
-    def public(self, field: str, path: str | None, is_read: bool = True) -> InputFile:
+    def public(self, field: str, path: str | None) -> InputFile:
         """Return a file of public texts, with columns that are called as those of the private ones."""
         data = self.experiment.data
         columns = reference_columns(Columns.from_config(data))
-        return InputFile(field, path, "public", columns, truncate=bool(data.get("truncate")), is_read=is_read)
+        return InputFile(field, path, "public", columns, truncate=bool(data.get("truncate")))
 
     @property
     def reference(self) -> InputFile:

@@ -151,7 +151,7 @@ def evolve(context: StepContext, system: System) -> Step:
             train,
             InputFile("labels", labels),
             InputFile("evolution.rows", settings.rows),
-            context.public("evolution.examples", settings.examples, is_read=False),
+            context.public("evolution.examples", settings.examples),
             context.reference,
             InputFile("evolution.generator", settings.generator_folder),
             *others,

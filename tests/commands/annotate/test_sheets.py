@@ -73,7 +73,33 @@ def test_work_of_annotators_is_not_written_over(
     before = samples.read_bytes()
     assert run("choose", samples, "--num", "2", "--out", tmp_path / "." / samples.name) == 2
     assert run("choose", samples, "--to-sheet", samples) == 2 and samples.read_bytes() == before
-    assert run("choose", "--from-sheet", sheet, "--out", tmp_path / "annotated.jsonl") == 0
+    out = tmp_path / "annotated.jsonl"
+    assert run("choose", "--from-sheet", sheet, "--out", out) == 0
+    for path in (sheet, jsonl, out):  # sheets that are filled in, and what came back of one
+        before = path.read_bytes()
+        assert run("choose", samples, "--num", "2", "--out", path) == 2
+        assert run("choose", "--from-sheet", sheet, "--out", path) == 2
+        assert path.read_bytes() == before
+    chosen = tmp_path / "chosen.jsonl"
+    words = ["choose", samples, "--out", chosen, "--skip-bad-rows", "--num"]
+    assert [run(*words, num) for num in "21"] == [0, 0]  # of a step that goes on
+
+
+def test_what_annotators_do_not_mean_is_told(samples: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A request that was emptied, quotes of a word processor, and two opinions of one row."""
+    sheet, out = tmp_path / "sheet.csv", tmp_path / "turns.jsonl"
+    assert run("choose", samples, "--to-sheet", sheet) == 0
+    rows = [row | {"correction": "ok"} for row in read(sheet) if row["utterance"] != "garbled"]
+    for bad, told in (
+        ([rows[0] | {"utterance": " "}, *rows[1:]], ":2: no utterance"),
+        ([rows[0] | {"correction": "(Yield (Name \u201cAna\u201d))"}, *rows[1:]], ":2: a tree with typographic quotes"),
+        ([*rows, rows[0] | {"correction": "drop"}], f": the same row as {sheet}:2, with another"),
+    ):
+        write(sheet, bad)
+        assert run("choose", "--from-sheet", sheet, "--out", out) == 2
+        assert told in capsys.readouterr().err and not out.exists()
+    write(sheet, [rows[0] | {"correction": '(Yield (Name "\u201cAna\u201d"))'}, *rows[1:], rows[1]])  # nothing is wrong
+    assert run("choose", "--from-sheet", sheet, "--out", out) == 0
 
 
 def test_no_cell_of_a_sheet_is_a_formula_and_every_text_comes_back(tmp_path: Path) -> None:

@@ -74,6 +74,42 @@ def test_a_generator_is_known_before_anything_is_paid(
         assert "--reference is" in capsys.readouterr().err and server.bodies == []
 
 
+@pytest.mark.parametrize("hidden", ["text", "utterance", "message"])
+def test_a_generator_is_shown_the_column_of_examples_that_was_compared(
+    hidden: str, tmp_path: Path, private: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Of two columns of texts the one that stands in the private file is not shown, or the file is refused."""
+    rows = [json.loads(line) for line in private.read_text().splitlines()]
+    texts = [row.pop("utterance") for row in rows]
+    private.write_text(
+        "".join(json.dumps(row | {"message": text}) + "\n" for row, text in zip(rows, texts, strict=True))
+    )
+    public = [turn.utterance for turn in generate(len(texts), 9)]
+    shown = "text" if hidden == "message" else "message"
+    both = [{hidden: text, shown: other} for text, other in zip(texts, public, strict=True)]
+    examples = tmp_path / "examples.jsonl"
+    examples.write_text("".join(json.dumps(row) + "\n" for row in both))
+    data = {"columns": {"text": "message"}}
+    with serve(lambda number, words: f"show my events {number}") as server:
+        code = call(tmp_path, private, generator=server.url, data=data, examples=str(examples))
+    assert (code == 0) == (hidden != "message")
+    if hidden == "message":
+        assert "evolution.examples is" in capsys.readouterr().err and server.bodies == []
+    else:
+        assert server.asked and not any(SECRET in words for words in server.asked)
+        assert any(text in server.asked[0] for text in public)
+
+
+def test_examples_without_a_text_are_refused_before_a_budget_is_opened(
+    tmp_path: Path, private: Path, capsys: pytest.CaptureFixture
+) -> None:
+    examples = tmp_path / "examples.csv"
+    for content in ("said,label\nshow my events,calendar\n", "utterance,label\nshow my events,calendar\n,calendar\n"):
+        examples.write_text(content)
+        assert call(tmp_path, private, examples=str(examples)) == 2
+        assert "no 'utterance'" in capsys.readouterr().err and not (tmp_path / "ledger.jsonl").exists()
+
+
 def test_samples_and_what_they_cost(tmp_path: Path, private: Path, capsys: pytest.CaptureFixture) -> None:
     assert call(tmp_path, private) == 0
     assert len(samples(tmp_path)) == 12 and spent(tmp_path) == 2
