@@ -8,6 +8,7 @@ by up to eight times the bound. A loss that divides by the longest row does it t
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from private_training import data_module, fit, privacy, weights
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, Phi3Config
 
+from callbacks import row_independence
 from callbacks.row_independence import check_row_independence
 from datamodules.batches.batch import IGNORE_INDEX, MicroBatch
 from datamodules.unit_data_module import UnitBatch
@@ -92,6 +94,28 @@ def test_a_model_that_looks_at_each_row_alone_is_not(
     fit(tmp_path, module, data_module(corpus), [privacy(tmp_path)], max_epochs=1, precision=precision)
     (scope,) = Ledger(tmp_path / "ledger.jsonl").summary()["scopes"].values()
     assert not any("not checked" in text for text in scope["caveats"])
+
+
+class ByALittle(UtteranceLM):
+    """Its losses have the right values; beside a longer row gradients are longer by less than bfloat16 is off."""
+
+    def losses(self, batch: MicroBatch) -> Tensor:
+        losses = super().losses(batch)
+        return losses + (losses - losses.detach()) * (0.004 if batch.input_ids.shape[1] > 8 else 0)
+
+
+@pytest.mark.parametrize("kind", [UtteranceLM, ByALittle])
+def test_what_half_precision_does_to_a_row_alone_is_no_other_row(
+    kind: type[UtteranceLM], tiny_model: str, corpus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Deep bases that public text has taught are off by a fifth; here any more than nothing is taken to be too much."""
+    monkeypatch.setattr(row_independence, "_OF_HALF", {torch.bfloat16: row_independence._Rounding(2e-2, 0.0, 0.0)})
+    run = partial(fit, tmp_path, kind(base_model=tiny_model), data_module(corpus), [privacy(tmp_path)])
+    if kind is UtteranceLM:
+        run(max_epochs=1, precision="bf16-mixed")
+        return
+    with pytest.raises(UserError, match="the gradient of a made-up row beside a longer one changes by 0.40%"):
+        run(max_epochs=1, precision="bf16-mixed")
 
 
 @pytest.mark.parametrize(
