@@ -25,9 +25,17 @@ def test_a_page_is_what_the_files_say(page: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_file_is_one_long_frame_without_a_number_twice(path: Path) -> None:
     header = path.read_text(encoding="utf-8").splitlines()[0].split(",")
-    assert set(header) <= {*COLUMNS, "machine"} and {"experiment", "system", "metric", "value"} <= set(header)
+    assert set(header) <= {*COLUMNS, "machine", "command"} and {"experiment", "system", "metric", "value"} <= set(header)
     frame = read_csv(path)
     assert not frame.duplicated([*SETTINGS, "seed", "metric"]).any() and frame["value"].notna().all()
+
+
+@pytest.mark.parametrize("name", ["usable", "usable-again", "usable-taught"])
+def test_what_was_read_names_command_commit_and_machine(name: str) -> None:
+    """Those of messages that a program wrote have no command on file."""
+    rows = pd.read_csv(ROOT / "docs" / "results" / f"{name}.csv")
+    own = rows[~rows["data"].str.contains("Support desk|City council")]
+    assert own[["command", "commit", "machine"]].notna().all(None) and rows[["commit", "machine"]].notna().all(None)
 
 
 def test_the_runs_that_a_plan_names_are_those_that_were_measured() -> None:
