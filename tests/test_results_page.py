@@ -25,7 +25,7 @@ def test_a_page_is_what_the_files_say(page: Path) -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_every_file_is_one_long_frame_without_a_number_twice(path: Path) -> None:
     header = path.read_text(encoding="utf-8").splitlines()[0].split(",")
-    assert set(header) <= {*COLUMNS, "machine", "command"} and {"experiment", "system", "metric", "value"} <= set(header)
+    assert {"experiment", "system", "metric", "value"} <= set(header) <= {*COLUMNS, "machine", "command"}
     frame = read_csv(path)
     assert not frame.duplicated([*SETTINGS, "seed", "metric"]).any() and frame["value"].notna().all()
 
