@@ -112,7 +112,7 @@ def _try(module: LogicalBatchModule, rows: MadeUpRows, longer: Sequence[Any]) ->
                 _compare(module, rows, [kinds], tolerance, seed=seed, is_alone=False)
             return f"{type(module).__name__} draws at random beside dropout"
         rounded = 0.0 if tolerance == _Rounding() else _rounded(module, rows.alone)
-        if rounded > tolerance.gradient:
+        if rounded > tolerance.beside:
             with _in_full():
                 _compare_all(module, rows, longer, _Rounding())
             tolerance = tolerance._replace(least=rounded)

@@ -172,6 +172,7 @@ def outlook(
 
     Raises:
         CalibrationError: No noise keeps the ε.
+        UserError: The budget was opened with another ε.
     """
     step = next((step for step in steps if step.command == "evolve" and step.writes[0].system == system.name), None)
     if step is None:
@@ -185,6 +186,13 @@ def outlook(
     if "privacy" not in step.config:
         return found
     privacy, ledger = PrivacyArguments(**step.config["privacy"]), Ledger(run / FILE_NAME)
+    opened = ledger.summary()["scopes"].get(privacy.scope)
+    if opened is not None and opened["target_epsilon"] != privacy.target_epsilon:  # by rows that `metadata` wrote
+        raise UserError(
+            f"its budget {privacy.scope!r} may spend ε = {opened['target_epsilon']:g} in all, and this run asks for "
+            f"{privacy.target_epsilon:g}: give that ε, or `metadata` another ledger and this ε as --target-epsilon",
+            about=ledger.path,
+        )
     with warnings.catch_warnings(action="ignore"):  # said when the files are read
         unit = unit_of(data.get("unit"), Columns.from_config(data))
         planned = _planned(experiment, privacy, count, ledger)

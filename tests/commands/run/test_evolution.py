@@ -59,6 +59,8 @@ def test_a_check_knows_what_rows_have_spent(tmp_path: Path, capsys: pytest.Captu
     assert cli.main([*given, f"evolution.rows={rows}", "--check"]) == 0
     told = capsys.readouterr().out
     assert float(told.split("σ ")[1].split(",")[0]) > 1.02 * float(before) and "paired by their places" not in told
+    assert cli.main([*given, f"evolution.rows={rows}", "epsilon=4", "--check"]) == 2
+    assert "budget 'evolution' may spend ε = 8 in all, and this run asks for 4" in capsys.readouterr().err
     (tmp_path / "labels.txt").write_text("weather\npeople\n")
     both = (f"evolution.rows={rows}", "evolution.per_label=true", f"labels={tmp_path}/labels.txt", "--check")
     assert cli.main([*given, *both]) == 0
