@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -54,8 +55,9 @@ def of_runs(*places: Path | None, if_private: bool = False) -> list[Source]:
             part = folder / "data" / f"{PRIVATE_PARTS[0]}.jsonl"
             is_split = experiment.get("adaptation") is not None and part.is_file()
             found += [(str(part), None)] if is_split else of_experiment(experiment)
-        trained = sorted(file for depth in ("*", "*/*") for file in folder.glob(f"{depth}/config.yaml"))
-        for config in (folder / "config.yaml", *trained):
+        below = ("*/config.yaml", "*/*/config.yaml")  # by glob: that of Path ends where a folder has just gone
+        trained = sorted(file for form in below for file in glob.glob(form, root_dir=folder, include_hidden=True))
+        for config in (folder / "config.yaml", *(folder / file for file in trained)):
             found += _of_data(StageConfig.read(config.parent).data) if config.is_file() else []
     return _distinct((absolute(path, Fact(path=True)), columns) for path, columns in found)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
+import pytest
 import yaml
 
 from commands.run.experiment.experiment import load, save
@@ -42,3 +45,21 @@ def test_a_run_that_kept_overrides_says_what_it_was_started_with(tmp_path: Path)
     assert load(tmp_path / "experiment.yaml").as_dict() == new.as_dict()
     assert RunFolder(tmp_path).experiment["data"] == new.data
     assert {path for path, _ in of_runs(tmp_path)} == {"/b.csv"}
+
+
+def test_a_folder_that_goes_while_private_files_are_looked_for_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As another step's temporary one does."""
+    (tmp_path / "system" / "one").mkdir(parents=True)
+    (tmp_path / "system" / "one" / "config.yaml").write_text(dump({"data": {"init_args": {"train_path": "/c.csv"}}}))
+    scandir = os.scandir
+
+    def scan(path: Any = ".") -> Any:
+        if not isinstance(path, int) and os.fspath(path).endswith("system"):
+            raise FileNotFoundError(path)
+        return scandir(path)
+
+    assert {path for path, _ in of_runs(tmp_path)} == {"/c.csv"}
+    monkeypatch.setattr(os, "scandir", scan)
+    assert of_runs(tmp_path) == []
