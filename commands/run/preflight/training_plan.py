@@ -190,7 +190,8 @@ def outlook(
     if opened is not None and opened["target_epsilon"] != privacy.target_epsilon:  # by rows that `metadata` wrote
         raise UserError(
             f"its budget {privacy.scope!r} may spend ε = {opened['target_epsilon']:g} in all, and this run asks for "
-            f"{privacy.target_epsilon:g}: give that ε, or `metadata` another ledger and this ε as --target-epsilon",
+            f"{privacy.target_epsilon:g}: give that ε, of which rows have used some, or another RUN_DIR and new rows "
+            f"by `metadata --target-epsilon {privacy.target_epsilon:g}` in its ledger, which spends on top",
             about=ledger.path,
         )
     with warnings.catch_warnings(action="ignore"):  # said when the files are read

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from known_plans import known_plan
 from run_folders import end_step, evaluate, sample
 
 import cli
-from commands.report.report_json import build_report
+from commands.report.report_json import SPLIT_FIELDS, _adaptation, build_report
 from commands.report.report_text import render
 from commands.report.write import write_page
 from commands.run_folder.run_folder import RunFolder
@@ -202,3 +203,26 @@ def test_what_is_missing_is_named_and_the_report_ends_in_a_few_sentences(
     (folder / "two_stage" / "evaluation.json").unlink()
     assert cli.main(["report", str(folder)]) == 0
     assert "one_stage/evaluation.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("step", "is_private", "is_told"),
+    [("full-parser", True, True), ("none-parser", True, False), ("full-parser", False, False)],
+)
+def test_a_report_says_that_no_epsilon_covers_what_a_private_annotator_taught(
+    step: str, is_private: bool, is_told: bool, tmp_path: Path
+) -> None:
+    def find(role: str, **_: Any) -> list[SimpleNamespace]:
+        return [SimpleNamespace(step=step)] if role == "checkpoint" else []
+
+    numbers = ("public_share", "by", "num_public", "num_private", "num_test", "num_test_with_function")
+    split = dict.fromkeys((*SPLIT_FIELDS, *numbers), 1) | {"train": "private.jsonl"}
+    record: Any = SimpleNamespace(
+        split=lambda: split,
+        manifest=SimpleNamespace(find=find),
+        experiment={"systems": []},
+        is_private=is_private,
+        reference=None,
+        folder=tmp_path,
+    )
+    assert ("no ε covers" in _adaptation(record, {"reference": None}).get("parsers_note", "")) == is_told
