@@ -95,7 +95,7 @@ class PerSampleClipper:
         self.rules = build_rules(model)
         linear = [rule for rule in self.rules if isinstance(rule, LinearRule)]
         self._num_grams = sum(rule.trains_weight and not rule.is_formed for rule in self.rules)
-        self._formed = FormedGradients([p for rule in self.rules for p in rule.formed_parameters])
+        self._formed = FormedGradients(list({id(p): p for rule in self.rules for p in rule.formed_parameters}.values()))
         of_linear = {id(p): p for rule in linear for p in (rule.weight, rule.bias) if p is not None}
         self._weights = HeldWeights(list(of_linear.values()))
         self._constant = functools.cache(torch.tensor)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from doppel.privacy.clipping.arithmetic import wide_dtype
+from doppel.privacy.clipping.formed import is_small
 from doppel.privacy.clipping.groups import LayerInput
 from doppel.privacy.clipping.refusals import UnsupportedLayerError
 from doppel.privacy.clipping.rule import Capture, LayerRule
@@ -17,9 +18,9 @@ from doppel.privacy.clipping.rule import Capture, LayerRule
 class EmbeddingRule(LayerRule):
     """A unit's gradient is EᵀD, with one-hot rows E of its ids and output gradients D [n, d].
 
-    ‖EᵀD‖² = ⟨EEᵀ, DDᵀ⟩, as that of a linear layer, and EEᵀ tells which positions share an id. Ids equal to
-    ``padding_idx`` get no gradient, as in torch. Hugging Face's ``…ScaledWordEmbedding`` (Gemma, Bart, …) has its rows
-    multiplied by a constant, and so D.
+    ‖EᵀD‖² = ⟨EEᵀ, DDᵀ⟩, as that of a linear layer, and EEᵀ tells which positions share an id. Of a small table EᵀD is
+    formed, as by a small linear layer, which may share the weight. Ids equal to ``padding_idx`` get no gradient, as in
+    torch. Hugging Face's ``…ScaledWordEmbedding`` (Gemma, Bart, …) has its rows multiplied by a constant, and so D.
 
     Ids of shape [1, T] (position ids that the model broadcasts over its batch) are expanded to [rows, T], so
     that every row has a gradient of its own.
@@ -27,11 +28,11 @@ class EmbeddingRule(LayerRule):
 
     module_type = nn.Embedding
     parameter_names = ("weight",)
-    is_formed = False
 
     def __init__(self, name: str, module: nn.Module) -> None:
         super().__init__(name, module)
         self.padding_idx: int | None = module.padding_idx  # type: ignore[assignment]
+        self.is_formed = is_small(self.weight)
         self.scale = float(getattr(module, "embed_scale", 1.0))
 
     @classmethod
@@ -63,6 +64,10 @@ class EmbeddingRule(LayerRule):
                 D = D * self.scale
             if self.padding_idx is not None:
                 D = D.masked_fill((ids == self.padding_idx).unsqueeze(-1), 0)
+            if self.is_formed:
+                is_added, place = capture.holds(self.weight), capture.place(self.weight)
+                (place if is_added else place.zero_()).scatter_add_(1, ids.long().unsqueeze(2).expand(D.shape), D)
+                return (None,)
             capture.keep(LayerInput(ids, D.flatten(0, 1)), self.weight, _add_rows, D, ids.flatten())
         return (None,)
 

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from doppel.privacy.clipping.arithmetic import add_product, bmm_into, gemm_operand
+from doppel.privacy.clipping.arithmetic import add_product, bmm_into, gemm_operand, matmul
+from doppel.privacy.clipping.formed import is_small
 from doppel.privacy.clipping.rule import Capture, LayerRule
 
-#: A layer is narrow if it has at most so many inputs or outputs, and so many times as many of the other; and small if
-#: its weight has no more than 64 × 64 numbers.
-_NARROW, _NARROWER, _SMALL = 32, 8, 64 * 64
+#: A layer is narrow if it has at most so many inputs or outputs, and so many times as many of the other.
+_NARROW, _NARROWER = 32, 8
 
 
 def is_conv1d(module: nn.Module) -> bool:
@@ -37,7 +37,8 @@ class LinearRule(LayerRule):
     *Tied to an embedding*, the weight has the gradient GᵀA + EᵀD (see :class:`.embedding.EmbeddingRule`), with
     ‖GᵀA + EᵀD‖² = ‖GᵀA‖² + ‖EᵀD‖² + 2⟨GᵀA, EᵀD⟩ and, E being one-hot, ⟨GᵀA, EᵀD⟩ = Σ_{s,t} G[s, id_t] (ADᵀ)_st: only
     n × n entries of G, gathered at the ids, are needed. Leaving the term out (as if the two uses were two weights) lets
-    the norm of a clipped gradient exceed the bound.
+    the norm of a clipped gradient exceed the bound. Of a small weight both are added up where units' gradients are
+    formed, whichever comes first, so that the norm is that of their sum.
 
     *Rounding.* Terms of the ghost norm may be large and cancel; :class:`.groups.Grams` bounds what float32 may then
     hide, and :func:`.arithmetic.cross_inner` what of the cross term.
@@ -49,7 +50,7 @@ class LinearRule(LayerRule):
         self.is_transposed = is_conv1d(module)
         super().__init__(name, module)
         low, high = sorted(self.weight.shape)
-        self.is_formed = (low <= _NARROW and high >= _NARROWER * low) or low * high <= _SMALL
+        self.is_formed = (low <= _NARROW and high >= _NARROWER * low) or is_small(self.weight)
 
     @classmethod
     def matches(cls, module: nn.Module) -> bool:
@@ -86,7 +87,10 @@ class LinearRule(LayerRule):
                 torch.sum(G, 1, dtype=place.dtype, out=place)
             if self.trains_weight and flat_grads is None:
                 left, right = (capture.split(x), G) if self.is_transposed else (G, capture.split(x))
-                bmm_into(left.mT, right, capture.place(self.weight))
+                if capture.holds(self.weight):
+                    capture.place(self.weight).add_(matmul(left.mT, right))
+                else:
+                    bmm_into(left.mT, right, capture.place(self.weight))
             elif self.trains_weight and flat_grads is not None:
                 if ctx.shared.A is None:
                     ctx.shared.A, ctx.shared.flat_A = _operands(

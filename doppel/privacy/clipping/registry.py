@@ -102,7 +102,7 @@ def _find_rule(layer: JudgedLayer) -> LayerRule:
 
 
 def _tie(judged: list[JudgedLayer]) -> None:
-    """A parameter of an Embedding and a Linear gets their cross term; one of other modules is refused."""
+    """A parameter of an Embedding and a Linear has gradients of one kind from both; one of other modules is refused."""
     users: dict[int, list[JudgedLayer]] = defaultdict(list)
     for layer in judged:
         for parameter in {id(p): p for p in layer.owned.values()}.values():
@@ -110,7 +110,7 @@ def _tie(judged: list[JudgedLayer]) -> None:
     for sharing in users.values():
         rules = sorted((layer.rule for layer in sharing), key=lambda rule: isinstance(rule, LinearRule))
         if len(rules) == 2 and isinstance(rules[0], EmbeddingRule) and isinstance(rules[1], LinearRule):
-            rules[1].is_formed = False
+            rules[1].is_formed = rules[0].is_formed
         elif len(rules) > 1:
             names = ", ".join(f"'{layer.name}'" for layer in sharing)
             for layer in sharing:

@@ -272,6 +272,10 @@ class Capture:
         """Return where units' gradients of a parameter are written to: [U, \\*shape], wide."""
         return self._formed.place(parameter, self.num_units)
 
+    def holds(self, parameter: nn.Parameter) -> bool:
+        """Whether another layer has written there, so that this one is to add."""
+        return self._formed.holds(parameter, self.num_units)
+
     def keep(self, shared: LayerInput, weight: nn.Parameter, add: AddProduct, G: Tensor, flat_G: Tensor) -> None:
         """Keep the factors of a weight's gradient, and form their Gram matrices; see :class:`.groups.LayerInput`."""
         key = G.shape[1], G.dtype

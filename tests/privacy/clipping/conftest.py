@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from doppel.privacy.clipping import linear
+from doppel.privacy.clipping import formed
 
 
 @pytest.fixture(autouse=True)
 def small_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Layers of more than 2,048 numbers have products as gradients, as users' have: models here are small."""
-    monkeypatch.setattr(linear, "_SMALL", 2048)
+    """Matrices of more than 2,048 numbers have products as gradients, as users' have: models here are small."""
+    monkeypatch.setattr(formed, "_SMALL_MATRIX", 2048)

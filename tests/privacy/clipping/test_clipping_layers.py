@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.models.gemma3.modeling_gemma3 import Gemma3TextScaledWordEmbedding
 
+from doppel.privacy.clipping import formed
 from doppel.privacy.clipping.embedding import EmbeddingRule
 
 
@@ -73,12 +74,43 @@ def token_losses(model: nn.Module, batch: Batch) -> Tensor:
     return F.cross_entropy(logits.transpose(1, 2), batch["ids"].roll(-1, 1), reduction="none").mean(1)
 
 
+@pytest.fixture(params=[True, False], ids=["formed", "products"])
+def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Units' gradients of small matrices are formed, or are products as those of large ones."""
+    monkeypatch.setattr(formed, "_SMALL_MATRIX", 2048 if request.param else 0)
+
+
+@pytest.mark.usefixtures("either_way")
 @pytest.mark.parametrize("rows_per_unit", [1, 2, 3])
 def test_padding_idx_head_bias_and_torch_norms_are_exact(rows_per_unit: int) -> None:
     ids = [[1, 2, 2, 0], [3, 0, 0, 0], [5, 6, 5, 6], [0, 0, 0, 0], [7, 8, 9, 10], [1, 1, 1, 1]]
     assert_equal_to_naive(Toy(), {"ids": torch.tensor(ids)}, rows_per_unit, losses=token_losses)
 
 
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize("head_is_last", [True, False])
+def test_a_tied_weight_is_exact_whichever_of_its_layers_comes_first(head_is_last: bool) -> None:
+    """The backward pass goes the other way; and ids may be of 32 bits."""
+    model = Toy()
+    for unused in (model.layer_norm, model.rms_norm, model.hidden):
+        unused.requires_grad_(False)
+
+    def losses(model: nn.Module, batch: Batch) -> Tensor:
+        def of_words() -> Tensor:
+            return model.embedding(batch["ids"].int()).tanh().sum((1, 2))
+
+        def of_head() -> Tensor:
+            return model.head(batch["x"]).square().sum((1, 2))
+
+        first, second = (of_words, of_head) if head_is_last else (of_head, of_words)
+        return first() + second()
+
+    ids = torch.tensor([[1, 2, 2, 0], [3, 0, 0, 0], [5, 6, 5, 6], [1, 1, 1, 1]])
+    x = torch.randn(4, 3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert_equal_to_naive(model, {"ids": ids, "x": x}, 2, losses=losses)
+
+
+@pytest.mark.usefixtures("either_way")
 def test_an_embedding_times_a_constant_is_exact_and_another_of_that_name_is_seen_through() -> None:
     model = Toy()
     model.embedding = Gemma3TextScaledWordEmbedding(11, 6, padding_idx=0, embed_scale=6**0.5).double()
