@@ -30,7 +30,7 @@ from datamodules.reading.columns import check_schema
 from doppel.console.heard import LOG, written_down
 from doppel.console.say import minutes, say
 from doppel.errors import UserError
-from doppel.run_folder import run_of
+from doppel.run_folder import of_stages, run_of
 from doppel.settings.yaml_files import dump, read_yaml
 from doppel.tables.schema import plain
 from doppel.text.topics import Codebook
@@ -159,7 +159,7 @@ def _experiment(run: Path, named: Path) -> Experiment:
     if (run_of(run) / "experiment.yaml").is_file():
         raise UserError(f"{named} is a part of a run: give {run_of(run)}")
     stages = [run] if (run / "checkpoints" / "last.ckpt").is_file() else []
-    stages += sorted(path.parents[1] for depth in ("*", "*/*") for path in run.glob(f"{depth}/checkpoints/last.ckpt"))
+    stages += [checkpoint.parents[1] for checkpoint in of_stages(run, "checkpoints/last.ckpt")]
     stages = [stage for stage in stages if (stage / "config.yaml").is_file()]
     if stages:
         raise UserError(

@@ -10,7 +10,7 @@ from filelock import FileLock, Timeout
 from doppel.console.ledger import FILE_NAME, SITE
 from doppel.errors import UserError
 from doppel.privacy.ledger import Ledger, join
-from doppel.run_folder import run_of
+from doppel.run_folder import of_stages, run_of
 
 _PATIENCE = 5  # seconds: a requeued job may come before its predecessor is gone
 
@@ -44,7 +44,7 @@ def has_begun(run: Path) -> bool:
     ledger = Ledger(run / FILE_NAME)
     return (
         any((run / ".done").glob("*"))
-        or any(file for depth in ("*", "*/*") for file in run.glob(f"{depth}/checkpoints/*.ckpt"))
+        or bool(of_stages(run, "checkpoints/*.ckpt"))
         or any(record.done_steps for record in ledger.mechanisms.values())
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -18,7 +17,7 @@ from datamodules.reading.columns import Columns, ReferenceColumns, reference_col
 from datamodules.reading.embedded import is_embedded
 from datamodules.reading.files import expand_path
 from doppel.console.ledger import FILE_NAME
-from doppel.run_folder import MANIFEST
+from doppel.run_folder import MANIFEST, of_stages
 from doppel.settings.facts import Fact
 from doppel.settings.yaml_files import merge
 
@@ -55,9 +54,7 @@ def of_runs(*places: Path | None, if_private: bool = False) -> list[Source]:
             part = folder / "data" / f"{PRIVATE_PARTS[0]}.jsonl"
             is_split = experiment.get("adaptation") is not None and part.is_file()
             found += [(str(part), None)] if is_split else of_experiment(experiment)
-        below = ("*/config.yaml", "*/*/config.yaml")  # by glob: that of Path ends where a folder has just gone
-        trained = sorted(file for form in below for file in glob.glob(form, root_dir=folder, include_hidden=True))
-        for config in (folder / "config.yaml", *(folder / file for file in trained)):
+        for config in (folder / "config.yaml", *of_stages(folder, "config.yaml")):
             found += _of_data(StageConfig.read(config.parent).data) if config.is_file() else []
     return _distinct((absolute(path, Fact(path=True)), columns) for path, columns in found)
 

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from commands.run.experiment.experiment import load, save
+from commands.run_folder.ownership import has_begun
 from commands.run_folder.private_files import of_runs
 from commands.run_folder.run_folder import RunFolder
 from doppel.settings.yaml_files import dump
@@ -47,12 +48,14 @@ def test_a_run_that_kept_overrides_says_what_it_was_started_with(tmp_path: Path)
     assert {path for path, _ in of_runs(tmp_path)} == {"/b.csv"}
 
 
-def test_a_folder_that_goes_while_private_files_are_looked_for_is_passed_over(
+def test_a_folder_that_goes_while_files_of_trainings_are_looked_for_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As another step's temporary one does."""
     (tmp_path / "system" / "one").mkdir(parents=True)
     (tmp_path / "system" / "one" / "config.yaml").write_text(dump({"data": {"init_args": {"train_path": "/c.csv"}}}))
+    (tmp_path / "system" / "one" / "checkpoints").mkdir()
+    (tmp_path / "system" / "one" / "checkpoints" / "last.ckpt").touch()
     scandir = os.scandir
 
     def scan(path: Any = ".") -> Any:
@@ -60,6 +63,6 @@ def test_a_folder_that_goes_while_private_files_are_looked_for_is_passed_over(
             raise FileNotFoundError(path)
         return scandir(path)
 
-    assert {path for path, _ in of_runs(tmp_path)} == {"/c.csv"}
+    assert {path for path, _ in of_runs(tmp_path)} == {"/c.csv"} and has_begun(tmp_path)
     monkeypatch.setattr(os, "scandir", scan)
-    assert of_runs(tmp_path) == []
+    assert of_runs(tmp_path) == [] and not has_begun(tmp_path)
