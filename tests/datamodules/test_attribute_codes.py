@@ -52,8 +52,9 @@ def test_a_code_has_every_attribute_in_the_order_of_the_schema_and_can_be_read_a
     assert codes.read(full) == [1, 1, 1, 1, 1] and codes.write(codes.read(other)) == other
     assert list(labels_of([full])) == codes.names
     assert codes.read_some("Area: weather | Length: under 3") == {4: 1, 1: 0}
-    with pytest.raises(DataError, match="Review Stars: 1, Review Stars: 2, Review Stars: other"):
-        codes.read_some("Review Stars: 9")
+    for part in ("Review Stars: 9", "review stars: 2"):
+        with pytest.raises(DataError, match="Review Stars: 1, Review Stars: 2, Review Stars: other$"):
+            codes.read_some(part)
     for code in ("Length: under 3", "secret"):
         with pytest.raises(DataError, match="does not have the attributes") as error:
             codes.read(code)

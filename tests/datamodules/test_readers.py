@@ -107,6 +107,18 @@ def test_a_line_that_is_not_utf8(tmp_path: Path) -> None:
     assert raised.value.about == f"{path}:1"
 
 
+def test_a_label_that_is_needed_is_missing_in_a_line_or_has_no_column(write_lines: Callable[..., str]) -> None:
+    path = write_lines([{"utterance": SECRET, "label": None}])
+    with pytest.raises(DataError, match="no 'label', which is needed here: add one, drop the line") as raised:
+        read_examples(path, "utterance", needs=("label",))
+    assert raised.value.about == f"{path}:1"
+    path = write_lines([{"utterance": SECRET, "kind": "banks"}])
+    way = r"no 'label', which is needed here: name its column as data\.columns\.label, add one"
+    with pytest.raises(DataError, match=way) as raised:
+        read_examples(path, "utterance", needs=("label",))
+    assert SECRET not in str(raised.value) and "banks" not in str(raised.value)
+
+
 def test_a_missing_file_says_what_to_put_there(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nowhere\.jsonl.*docs/reproduce\.md"):
         read_examples(str(tmp_path / "nowhere.jsonl"), "utterance")

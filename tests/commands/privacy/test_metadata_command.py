@@ -126,6 +126,10 @@ def test_values_may_be_made_of_the_request_itself(table: Path, capsys: pytest.Ca
     assert sum(row["act"] == "Ask" for row in drawn) > 150
     schema.write_text("area: {made: label, values: [Ask]}\n")
     assert call(rows, out="out/more.csv") == 2 and "no row has a column 'label'" in capsys.readouterr().err
+    rows.write_text(rows.read_text().replace('"text"', '"message"'))
+    schema.write_text("length: {made: words, bins: [2]}\n")
+    assert call(rows, out="out/more.csv") == 2
+    assert "(made: words), so call that column 'utterance' or 'text'" in capsys.readouterr().err
 
 
 def test_rows_of_one_person_are_no_units_in_silence(table: Path, capsys: pytest.CaptureFixture) -> None:
