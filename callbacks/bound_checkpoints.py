@@ -9,10 +9,17 @@ from typing import Any
 
 import torch
 from lightning.fabric.plugins import CheckpointIO
+from lightning.pytorch import LightningDataModule
 
 from callbacks.checkpoint_space import CheckpointSpace
 from doppel.files import sha256_of, to_disk
 from doppel.privacy.private_step import PrivateTrainingError
+
+_OF_DATA = (
+    LightningDataModule.CHECKPOINT_HYPER_PARAMS_KEY,
+    LightningDataModule.CHECKPOINT_HYPER_PARAMS_NAME,
+    LightningDataModule.CHECKPOINT_HYPER_PARAMS_TYPE,
+)
 
 
 class BoundCheckpoints(CheckpointIO):
@@ -50,7 +57,8 @@ class BoundCheckpoints(CheckpointIO):
             self.space.hold()
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any | None = None) -> None:
-        """Write the file, which its owner alone can read.
+        """Write the file, which its owner alone can read, without what ``save_hyperparameters`` keeps of a data module:
+        that may be its rows.
 
         Raises:
             PrivateTrainingError: It is to lie elsewhere than in a folder of this machine.
@@ -63,6 +71,7 @@ class BoundCheckpoints(CheckpointIO):
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f"{path.name}.partial")
+        checkpoint = {key: value for key, value in checkpoint.items() if key not in _OF_DATA}
         if self.space is not None:
             self.space.lend()
         try:

@@ -115,6 +115,8 @@ def close_figures(
     if isinstance(module, LogicalBatchModule):
         module.step_policy = ClosedStep(log_private_diagnostics)
         if not is_public:
+            if isinstance(data, pl.LightningDataModule):
+                data._log_hyperparams = False  # they may be the rows that it was given
             trainer.loggers = [cast(Logger, ClosedLogger(opened(logger), module)) for logger in trainer.loggers]
     elif not is_public:
         raise UserError(

@@ -9,10 +9,11 @@ from typing import Any, cast
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins.precision import MixedPrecision
+from lightning.pytorch.profilers import PassThroughProfiler
 from lightning.pytorch.trainer.states import TrainerFn
 from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.types import STEP_OUTPUT
-from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
 
 from callbacks.bound_checkpoints import BoundCheckpoints
 from callbacks.checkpoint_space import CheckpointSpace
@@ -28,7 +29,7 @@ from doppel.errors import UserError
 from doppel.privacy.checkpoint import privacy_state
 from doppel.privacy.ledger import Ledger
 from doppel.privacy.optimizer import DPAdam
-from doppel.privacy.private_step import PrivateStep, PrivateTrainingError
+from doppel.privacy.private_step import PrivateStep, PrivateTrainingError, refuse_rounded_weights
 from doppel.privacy.session import PrivateSession, checkpoint_every, last_step, plan_stage
 from doppel.privacy.spec import MAX_GRAD_NORM, DPPlan, PrivacyArguments
 from lightning_modules.training.logical_batch_module import LogicalBatchModule
@@ -85,6 +86,7 @@ class DifferentialPrivacy(Callback):
         self._loops: dict[str, Any] | None = None  # of the checkpoint, which Lightning has yet to read
         self._untrained: UntrainedState | None = None
         self._checkpoints: BoundCheckpoints | None = None
+        self._hooks: list[RemovableHandle] = []
 
     @property
     def saves_every(self) -> int:
@@ -125,6 +127,7 @@ class DifferentialPrivacy(Callback):
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Calibrate σ, open the ledger, make the module's step private."""
         assert isinstance(pl_module, LogicalBatchModule) and trainer.max_epochs is not None
+        refuse_rounded_weights(pl_module.named_parameters())
         data = cast(PrivateData, trainer.datamodule)  # type: ignore[attr-defined]
         privacy, before = self.privacy, self._restored
         self.spec, planned_steps = plan_stage(privacy, data, trainer.max_epochs, before)
@@ -146,6 +149,11 @@ class DifferentialPrivacy(Callback):
             if before is not None:
                 session.refuse_unpaid(before, Path(str(trainer.ckpt_path)))
             affordable = session.open(data, planned_steps, pl_module.origins, before is not None)
+            if not isinstance(trainer.profiler, PassThroughProfiler):  # type: ignore[attr-defined]
+                text = (
+                    "what trainer.profiler has written, times and numbers of calls, follows sampled rows: not covered"
+                )
+                session.ledger.caveat(privacy.scope, text, voids=False)
             self.session, self.spec = session, session.plan
         self.spec = trainer.strategy.broadcast(self.spec)  # every rank's own would differ where processors do
         self._last_step = last_step(privacy, wanted_steps, self._num_steps, trainer.strategy.broadcast(affordable))
@@ -188,6 +196,8 @@ class DifferentialPrivacy(Callback):
         refuse_other_sampler(trainer.datamodule, self.spec.bands)  # type: ignore[attr-defined]
         for optimizer in trainer.optimizers:
             self._untrained.refuse_strangers(optimizer)
+            # PyTorch's hook: that of Lightning is passed by where a training_step calls the optimiser itself.
+            self._hooks.append(optimizer.register_step_pre_hook(lambda *_: self._refuse_step(trainer, pl_module)))
             if isinstance(optimizer, DPAdam):
                 optimizer.bind(trainer.strategy.broadcast(self.spec.noise_scale), self._planned_steps)
         unchecked = self._check(pl_module)
@@ -211,9 +221,7 @@ class DifferentialPrivacy(Callback):
             self.session.spend(trainer.global_step, self._first_step)
         self._paid = trainer.global_step
 
-    def on_before_optimizer_step(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: Optimizer
-    ) -> None:
+    def _refuse_step(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Refuse a step without noise, or one more than the ledger was told of, or a first one that changed the module.
 
         The first two come of a module whose own ``training_step`` leaves out the policy, or takes several steps for a
@@ -268,6 +276,8 @@ class DifferentialPrivacy(Callback):
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Give the module its ordinary step back, and the trainer its loggers."""
         open_loggers(trainer)
+        while self._hooks:
+            self._hooks.pop().remove()
         if self.step is not None:
             self.step.close()
             self.step = self._untrained = None

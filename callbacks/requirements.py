@@ -10,6 +10,7 @@ from typing import Any, cast
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import (
+    BaseFinetuning,
     BatchSizeFinder,
     GradientAccumulationScheduler,
     LearningRateFinder,
@@ -30,6 +31,8 @@ _NEVER: dict[type, str] = {
     LearningRateFinder: "chooses by what private steps give; leave it out, and try rates on public data",
     BatchSizeFinder: "tries steps that would be charged; leave it out: data.max_tokens_per_micro_batch bounds memory",
     ModelPruning: "puts other parameters in the place of those that are clipped; leave it out, and prune what is made",
+    BaseFinetuning: "trains other parameters from some epoch on, where the training would end; leave it out: freeze "
+    "before the training, and let a second one of the same budget train the rest",
     GradientAccumulationScheduler: "sums several steps; leave it out: a logical batch is one step, of data.batch_size",
 }
 #: Figures that follow public numbers alone, and that a callback may monitor.

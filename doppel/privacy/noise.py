@@ -12,6 +12,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from doppel.errors import PrivateTrainingError
 from doppel.gradients import SHARD_MULTIPLE
 from doppel.privacy.secret import KeyedStream, Secret, keyed_words
 
@@ -31,8 +32,8 @@ class GaussianNoise:
         those without a gradient too, is the Gaussian mechanism with noise multiplier σ. The noise of a coordinate is a
         pure function of (secret, step, its place): places of a step are disjoint parts of one stream, so each word of
         it is used once, and whoever adds the noise of a coordinate adds the same, on whatever device and rank. Each
-        step has its own stream. A step number must not be used twice with other data: build a new object for each run
-        or stage. The secret comes from the operating system and is in no file.
+        step has its own stream. A step number must not be used twice with other data, which :meth:`begin` refuses:
+        build a new object for each run or stage. The secret comes from the operating system and is in no file.
 
         *Floating point.* A Gaussian drawn and added in float32 has holes: which numbers can come out depends on the sum
         (Mironov, 2012). So noise is drawn and added in float64, rounded to multiples of 2⁻³⁰σC (the next power of two),
@@ -65,6 +66,7 @@ class GaussianNoise:
         self.noise_multiplier = float(noise_multiplier)
         self.max_grad_norm = float(max_grad_norm)
         self._secret = Secret(seed)
+        self._begun: int | None = None  # the last step whose noise is in use
 
     def __repr__(self) -> str:
         scale = f"noise_multiplier={self.noise_multiplier}, max_grad_norm={self.max_grad_norm}"
@@ -73,6 +75,19 @@ class GaussianNoise:
     def share_secret(self, broadcast: Callable[[Tensor], Tensor]) -> None:
         """Let all ranks use rank 0's secret, before the first step; see :meth:`.secret.Secret.share`."""
         self._secret.share(broadcast)
+
+    def begin(self, step: int) -> None:
+        """Take note that a step's noise is used from here on.
+
+        Raises:
+            PrivateTrainingError: It, or a later one, was used before: the difference of two sums would have none.
+        """
+        if self._begun is not None and step <= self._begun:
+            raise PrivateTrainingError(
+                f"the noise of step {step} was used before: count steps over the whole training, not in each epoch, "
+                "and give all trained parameters to one call for a step"
+            )
+        self._begun = step
 
     @torch.no_grad()
     def add_(self, flat: Tensor, place: int, step: int) -> None:

@@ -47,13 +47,15 @@ def noisy_mean(
         parameters: The trained parameters, in the same order on every rank.
         noise: σ and C, and a secret that the ranks share; or noise of such a scale that steps correlate.
         batch_size: B of the plan: the expected number of units in a step, never the number sampled.
-        step: Number of the optimiser step, counted over the whole run, never used twice.
+        step: Number of the optimiser step, counted over the whole run; none is taken twice.
         reducer: Holds the gradients and sums over ranks; None, where there is one rank, makes one for this step.
 
     Raises:
-        PrivateTrainingError: The reducer does not hold a trained parameter, or several ranks have no reducer.
+        PrivateTrainingError: The step is not a new one, a parameter is of half precision, in which sums are rounded,
+            the reducer does not hold a trained parameter, or several ranks have no reducer.
     """
     trained = [parameter for parameter in parameters if parameter.requires_grad]
+    refuse_rounded_weights((f"one of shape {list(p.shape)}", p) for p in trained)
     if reducer is None:
         reducer = GradientReducer(trained)
         if reducer.num_ranks > 1:
@@ -67,6 +69,8 @@ def noisy_mean(
             f"{list(missing[0].shape)}, so they would get no noise: make it of all parameters that are trained"
         )
 
+    noise.begin(step)
+
     def finish(shard: Tensor, place: int) -> None:
         with record_function("doppel/noise"):
             noise.add_(shard, place, step)
@@ -74,6 +78,25 @@ def noisy_mean(
 
     with record_function("doppel/reduce"):
         reducer.sum(finish)
+
+
+def refuse_rounded_weights(parameters: Iterable[tuple[str, nn.Parameter]]) -> None:
+    """Refuse trained parameters, by name, in which the sum of clipped gradients would be rounded, or has no norm.
+
+    A gradient is of its parameter's dtype. In bfloat16 a sum over a thousand units has two or three digits: one unit
+    more moves it by several C.
+
+    Raises:
+        PrivateTrainingError: One is neither float32 nor float64.
+    """
+    for name, parameter in parameters:
+        if parameter.requires_grad and parameter.dtype not in (torch.float32, torch.float64):
+            kind = str(parameter.dtype).removeprefix("torch.")
+            raise PrivateTrainingError(
+                f"a trained parameter ({name}) is {kind}, so that the sum of clipped gradients would be rounded to it, "
+                "and one unit could move it by more than C: load the model with dtype=torch.float32, or call .float() "
+                "on what is trained; precision: bf16-mixed computes in bfloat16 all the same"
+            )
 
 
 def closed_name(name: str, is_public: bool, is_asked: bool) -> str | None:
@@ -108,6 +131,8 @@ class PrivateStep:
         would change the masks of the others, and the sum by more than C. So the whole state of PyTorch's generator (on
         a GPU, its 64 bits) is drawn from a secret, anew for each step and rank: given the same masks for the units that
         they share, neighbouring data sets differ by one clipped gradient: a mixture of such Gaussians.
+        *Nothing else* reaches the gradients: a second pass of a micro-batch within a step, and a backward pass outside
+        of :meth:`micro_batch`, which nothing would clip, are refused.
         *Metrics* of private batches stay in the process unless they are asked for, under names that say so.
 
     Args:
@@ -147,6 +172,15 @@ class PrivateStep:
         if broadcast is not None:
             self._noise.share_secret(broadcast)
         self._dropout = Secret(seed)
+        self._passed: dict[int, UnitRows] | None = None  # micro-batches of this step, by id; None between two steps
+        self._hooks = [p.register_post_accumulate_grad_hook(self._refuse_unclipped) for p in self._parameters]
+
+    def _refuse_unclipped(self, parameter: Tensor) -> None:
+        if self._passed is not None:
+            raise PrivateTrainingError(
+                "a backward pass outside of step_policy.micro_batch adds a gradient that nothing clips: let forward "
+                "and backward pass be within it, once for each micro-batch, with all losses added up"
+            )
 
     @contextmanager
     def micro_batch(self, batch: UnitRows, reducer: GradientReducer | None) -> Iterator[None]:
@@ -155,7 +189,17 @@ class PrivateStep:
         Args:
             batch: The rows of the pass.
             reducer: Told of each finished gradient; given with the last micro-batch of a step.
+
+        Raises:
+            PrivateTrainingError: The micro-batch had its pass in this step: its units would be added twice.
         """
+        if self._passed is not None:
+            if id(batch) in self._passed:
+                raise PrivateTrainingError(
+                    "a micro-batch has a second pass in one step, which would add its units twice: add up its losses, "
+                    "and take one forward and one backward pass for each micro-batch"
+                )
+            self._passed[id(batch)] = batch
         with self.clipper.capture(batch.num_units, rows_per_unit=batch.rows_per_unit):
             yield
         with record_function("doppel/clip"):
@@ -169,6 +213,7 @@ class PrivateStep:
         The step begins with it: until :meth:`finish` weights do not change, so the clipper casts each once.
         """
         self.clipper.begin_step()
+        self._passed = {}
         stream = self._dropout.stream("dropout", step, rank)
         torch.manual_seed(stream.getrandbits(64))
         state = torch.get_rng_state()
@@ -198,11 +243,14 @@ class PrivateStep:
                 "was sampled"
             )
         self.clipper.end_step()
+        self._passed = None
         if self.finished is not None and step <= self.finished:
             raise PrivateTrainingError(f"step {step} has had its noise: take one optimiser step for a logical batch")
         noisy_mean(self._parameters, self._noise, self.spec.expected_batch_size, step, reducer)
         self.finished = step
 
     def close(self) -> None:
-        """Free the clipper's buffers."""
+        """Free the clipper's buffers, and let the parameters be."""
         self.clipper.close()
+        for hook in self._hooks:
+            hook.remove()

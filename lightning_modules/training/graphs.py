@@ -185,7 +185,7 @@ class MicroBatchGraphs:
 
         def work() -> Tensor:
             with _without_cast_cache(batch.input_ids.device.type):
-                return compute(place)
+                return compute(copy.copy(place))  # another object, for a step takes each micro-batch once
 
         try:
             self._recorded[key] = place, self._recorder.record(work)

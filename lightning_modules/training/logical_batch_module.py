@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+import traceback
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -88,7 +90,9 @@ class LogicalBatchModule(LightningModule):
         Raises:
             UserError: They are not.
         """
-        losses, num_rows = self.losses(batch), batch.num_units * batch.rows_per_unit
+        with nullcontext() if type(self.step_policy) is PlainStep else self._quoting_nothing():
+            losses = self.losses(batch)
+        num_rows = batch.num_units * batch.rows_per_unit
         if isinstance(losses, Tensor) and losses.shape == (num_rows,):
             return losses
         found = f"a {type(losses).__name__}"
@@ -101,6 +105,20 @@ class LogicalBatchModule(LightningModule):
             "out the mean or sum over rows (reduction='none'), and sum over the positions of a row",
             about=type(self).__name__,
         )
+
+    @contextmanager
+    def _quoting_nothing(self) -> Iterator[None]:
+        """Tell by type and place what losses() of one's own raises on a private row: the message may quote it."""
+        try:
+            yield
+        except (LookupError, ValueError, TypeError, AttributeError, AssertionError) as error:
+            frames, own = traceback.extract_tb(error.__traceback__), type(self).losses.__code__.co_filename
+            at = next((frame for frame in reversed(frames) if frame.filename == own), frames[-1])
+            raise UserError(
+                f"losses() raises {type(error).__name__} at {Path(at.filename).name}:{at.lineno}, whose message is not "
+                "shown, for it may quote a row: try losses() on a made-up one",
+                about=type(self).__name__,
+            ) from None
 
     def weighted_losses(self, batch: Any) -> Tensor:
         """Return :meth:`row_losses` times the batch's ``weights``, where it has any.

@@ -20,7 +20,7 @@ from doppel.privacy.clipping.groups import add_products, cross_terms
 from doppel.privacy.clipping.held_weights import HeldWeights
 from doppel.privacy.clipping.linear import LinearRule
 from doppel.privacy.clipping.parameter_use import ParameterUseAudit
-from doppel.privacy.clipping.refusals import UnsupportedLayerError
+from doppel.privacy.clipping.refusals import changed_in_place
 from doppel.privacy.clipping.registry import build_rules
 from doppel.privacy.clipping.rule import Capture, ObservedLayer, reentrant_checkpoint_error
 
@@ -175,10 +175,7 @@ class PerSampleClipper:
         except BaseException as error:
             self._reset()
             if isinstance(error, RuntimeError) and _is_in_place_error(error):
-                raise UnsupportedLayerError(
-                    "the input or the output of a trainable layer was changed in place, so its gradient cannot be "
-                    "seen: use the out-of-place operation (such as ReLU(inplace=False)), or train LoRA (model.lora)"
-                ) from error
+                raise changed_in_place() from error
             raise
         finally:
             self._is_active = False
@@ -244,6 +241,7 @@ class PerSampleClipper:
                         "nothing was captured: run forward and backward inside `with clipper.capture(...)`"
                     )
                 assert capture is not None
+                capture.refuse_changed()
                 norm, safe = norms if loss_scale == 1.0 else (norms[0] / loss_scale, norms[1] / loss_scale)
                 self._add_clipped(capture, safe, 1.0 / loss_scale, on_ready)
                 return norm

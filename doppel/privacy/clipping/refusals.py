@@ -22,6 +22,15 @@ class UnsupportedLayerError(UserError):
     """
 
 
+def changed_in_place() -> UnsupportedLayerError:
+    """Say that a tensor which the engine reads is not what it was."""
+    return UnsupportedLayerError(
+        "the input, the output or a gradient of a trainable layer was changed in place, so its gradient cannot be "
+        "seen: use the out-of-place operation (such as ReLU(inplace=False), in a hook `return grad * 2`), or train "
+        "LoRA (model.lora)"
+    )
+
+
 def uses_children_without_calling_them(module: nn.Module) -> bool:
     """Return whether a layer's forward takes the weights of its children, so that they must be seen as one layer."""
     return isinstance(module, nn.MultiheadAttention) or parametrize.is_parametrized(module)
@@ -39,7 +48,7 @@ def refusal_of(name: str, module: nn.Module, owned: Mapping[str, nn.Parameter]) 
     if reason is None:
         return None
     where = f"module '{name}'" if name else "the model itself"
-    return UnsupportedLayerError(f"{where} ({type(module).__name__}) {reason}, or freeze it")
+    return UnsupportedLayerError(f"{where} ({type(module).__name__}) {reason}{', or freeze it' if owned else ''}")
 
 
 def _is_spectral(module: nn.Module) -> bool:

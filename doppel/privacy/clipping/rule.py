@@ -15,7 +15,7 @@ from doppel.privacy.clipping.formed import FormedGradients
 from doppel.privacy.clipping.groups import AddProduct, Grams, LayerInput
 from doppel.privacy.clipping.held_weights import HeldWeights
 from doppel.privacy.clipping.parameter_use import ParameterUseAudit
-from doppel.privacy.clipping.refusals import UnsupportedLayerError
+from doppel.privacy.clipping.refusals import UnsupportedLayerError, changed_in_place
 
 
 class LayerRule(ABC):
@@ -74,7 +74,7 @@ class LayerRule(ABC):
             vars(self.module)["forward"] = self.plain_forward
 
     def check_rows(self, output: Tensor, capture: Capture) -> None:
-        """Refuse an output whose first dimension is not the rows of the micro-batch."""
+        """Refuse an output whose first dimension is not the rows of the micro-batch, whose number is private."""
         if output.dim() < self.min_dims or output.shape[0] != capture.num_rows:
             how = "keep the batch dimension first (batch_first=True), or freeze the module"
             others = {_adapted(rule.name) for rule in capture.started} - {None, adapted := _adapted(self.name)}
@@ -82,9 +82,9 @@ class LayerRule(ABC):
                 fitting = ", ".join(sorted(map(str, others)))
                 how = f"give LoRA to layers that have it alone, such as lora.target_modules=[{fitting}]"
             raise UnsupportedLayerError(
-                f"module '{self.name}' ({type(self.module).__name__}) gave an output of shape "
-                f"{tuple(output.shape)}, but its first dimension must be the {capture.num_rows} rows of the "
-                f"micro-batch: {how if others or adapted is None else 'train without lora'}"
+                f"module '{self.name}' ({type(self.module).__name__}) gave an output of {output.dim()} dimensions, of "
+                f"which the first of {self.min_dims} or more must be the rows of the micro-batch: "
+                f"{how if others or adapted is None else 'train without lora'}"
             )
 
     @abstractmethod
@@ -198,6 +198,7 @@ class Capture:
         self.calls: list[Formable] = []
         self._formed, self._num_grams, self._constant = formed, num_grams, constant
         self._last: tuple[Tensor, int, Tensor, LayerInput] | None = None
+        self._versions: list[tuple[Tensor, int]] = []
 
     # -------------------------------------------------------------------------------- forward
     @contextmanager
@@ -281,16 +282,29 @@ class Capture:
         key = G.shape[1], G.dtype
         if key not in self.grams:
             self.grams[key] = Grams(G.shape[1], self._num_grams, self.num_units, G, self._constant)
+        assert shared.A is not None
         self.grams[key].add(shared, G)
+        self._versions += ((shared.A, shared.A._version), (G, G._version))
         if not shared.readers:
             self.inputs.append(shared)
         shared.readers.append((weight, add, G, flat_G))
+
+    def refuse_changed(self) -> None:
+        """Refuse a product whose factors are not those that the norm was taken of: hooks, and backward passes of other
+        functions, may write to a gradient that a layer has given away.
+
+        Raises:
+            UnsupportedLayerError: Such a one was changed in place.
+        """
+        if any(x._version != version for x, version in self._versions):
+            raise changed_in_place()
+        self._versions = []
 
     def close(self) -> None:
         """Free everything."""
         self.is_open = False
         self._formed.clear()
-        self.grams, self.inputs, self.calls = {}, [], []
+        self.grams, self.inputs, self.calls, self._versions = {}, [], [], []
 
 
 def reentrant_checkpoint_error(rule: LayerRule) -> UnsupportedLayerError:
