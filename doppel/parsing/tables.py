@@ -53,6 +53,7 @@ class Tables:
         left, left_bits: Number of the bit of every LA label; their bits.
         groups: For every node action and ``<str>``, to which of the `Group` the label belongs, as plain integers.
         kinds: Likewise, what kind of node it makes unless it stands for a type.
+        calls: Actions of nodes that are written as a call, whatever follows, bool[len(vocabulary)]: no word alone.
         has_lambda: Whether some label is a lambda.
         has_pure_type: Whether some label can only be a type.
     """
@@ -75,6 +76,8 @@ class Tables:
             id: _groups(label) for label, id in vocabulary.node_ids.items()
         }
         self.kinds = {STRING_OPEN: Kind.LEAF} | {id: _kind(label) for label, id in vocabulary.node_ids.items()}
+        self.calls = np.zeros(len(vocabulary), dtype=bool)
+        self.calls[[id for label, id in vocabulary.node_ids.items() if _is_call(label, vocabulary.constants)]] = True
         self.has_lambda = LAMBDA in vocabulary.node_ids
         self.has_pure_type = Group.TYPE in self.groups.values()
         self.mask = lru_cache(_MAX_MASKS)(self._mask)
@@ -108,6 +111,10 @@ def _groups(label: str) -> int:
     if label in (LAMBDA, PARAMETER):
         return int(Group.LAMBDA if label == LAMBDA else Group.PARAMETER)
     return int(Group.VALUE) * can_be_value(label) | int(Group.TYPE) * can_be_type(label)
+
+
+def _is_call(label: str, constants: tuple[str, ...]) -> bool:
+    return _kind(label) in (Kind.FUNCTION, Kind.LAMBDA) and label not in constants
 
 
 def _kind(label: str) -> Kind:

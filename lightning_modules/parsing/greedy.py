@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from doppel.parsing.machine import ParserMachine
+from doppel.parsing.tables import tables_of
 from doppel.parsing.vocabulary import BOS, COPY, ActionVocabulary
 from lightning_modules.parsing.parser_network import ParserNetwork
 
@@ -19,8 +20,9 @@ def greedy_parse(
 ) -> tuple[list[ParserMachine], list[float]]:
     """Parse several utterances together.
 
-    Of each row the likeliest allowed action is taken, then the likeliest allowed position or piece. Rows that end
-    leave the batch. The machine ends every row in a well-formed graph, whatever the network says.
+    Of each row the likeliest allowed action is taken, then the likeliest allowed position or piece. The first
+    action is a call, where the vocabulary has one: a word alone is no tree that `run` reads. Rows that end leave the
+    batch. The machine ends every row in a well-formed graph, whatever the network says.
 
     Args:
         network: A trained network, in evaluation mode.
@@ -32,6 +34,7 @@ def greedy_parse(
         The finished machine of each utterance, and the negative log-likelihood of its choices in nats an action.
     """
     machines = [ParserMachine(vocabulary, len(source), max_actions) for source in sources]
+    calls = tables_of(vocabulary).calls
     memory, state = network.start(sources)
     running = list(machines)
     order, nats, num_actions = np.arange(len(machines)), np.zeros(len(machines)), np.zeros(len(machines))
@@ -44,6 +47,8 @@ def greedy_parse(
         logits, totals = scores.cpu().numpy(), scores.logsumexp(1).cpu().numpy()
         pointer_scores, copy_scores = output.pointers[:, 0].cpu().numpy(), output.copies[:, 0].cpu().numpy()
         allowed = np.stack([machine.allowed() for machine in running])
+        if running[0].position == 1 and (allowed & calls).any():
+            allowed &= calls
         ids = np.where(allowed, logits, -np.inf).argmax(1)
         nats[order] += totals - logits[np.arange(len(ids)), ids]
         num_actions[order] += 1

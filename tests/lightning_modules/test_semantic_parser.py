@@ -19,11 +19,13 @@ from commands.run.experiment.experiment import load, shipped
 from commands.run.steps.recipes import steps_of
 from datamodules.batches.samplers import BucketedBatches
 from datamodules.parser_data_module import ParserDataModule, collate
+from datamodules.reading.cells import tree_of
 from doppel.errors import UserError
 from doppel.lispress import is_valid
 from doppel.metrics.parser_metrics import parser_metrics
 from doppel.parsing import ActionVocabulary
 from doppel.parsing.oracle import encode
+from doppel.parsing.vocabulary import STRING_OPEN
 from doppel.text.words import pieces_of
 from lightning_modules.parsing.action_decoder import DecoderArguments
 from lightning_modules.parsing.parser_network import ParserNetwork
@@ -102,6 +104,20 @@ def trained(tiny_model: str, named: str, tmp_path_factory: pytest.TempPathFactor
 def test_every_output_is_well_formed_whatever_the_weights(tiny_model: str, seed: int) -> None:
     trees = untrained(tiny_model, seed).annotate([*ODD, *(utterance for utterance, _ in PAIRS)])
     assert all(is_valid(tree) for tree in trees)
+
+
+def test_no_output_is_a_word_alone(tiny_model: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much the network likes strings: samples and private rows that it annotates are read as trees."""
+    logits = ParserNetwork.logits
+
+    def liking_strings(self: ParserNetwork, hidden: torch.Tensor) -> torch.Tensor:
+        scores = logits(self, hidden).clone()
+        scores[..., STRING_OPEN] += 1000
+        return scores
+
+    monkeypatch.setattr(ParserNetwork, "logits", liking_strings)
+    trees = untrained(tiny_model, 0).annotate([*ODD, *(utterance for utterance, _ in PAIRS)])
+    assert [tree_of({"parse": tree}, "parse", "here") for tree in trees] == trees
 
 
 def test_one_step_at_a_time_equals_all_at_once(tiny_model: str) -> None:
