@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from tqdm import tqdm
 
 from commands.lightning.trained_model import value_chooser
+from commands.run_folder.ownership import hold
 from commands.run_folder.private_files import learnt_from
 from datamodules.guards.overlap import refuse_private
 from datamodules.guards.redaction import NO_COUNT
@@ -22,7 +24,15 @@ from datamodules.reading.examples import read_examples
 from datamodules.reading.files import content_digest, expand_path
 from datamodules.reading.records import head_of, read_records
 from doppel.errors import DataError, UserError
-from doppel.files import append_json_line, cut_torn_line, read_json_lines, refuse_existing, try_folder, write_json_lines
+from doppel.files import (
+    append_json_line,
+    cut_torn_line,
+    kind_of,
+    read_json_lines,
+    refuse_existing,
+    try_folder,
+    write_json_lines,
+)
 from doppel.tables.schema import OTHER, Column, Schema
 
 
@@ -76,18 +86,24 @@ def fill(
         "named": columns.key,
         "parser": None if parser is None else content_digest(str(parser)),
     }
+    rows = list(_rows(path, columns))
+    for where, row in rows:
+        _text_of(row, where, columns)
     head = {"fills": hashlib.sha256(json.dumps(terms).encode()).hexdigest()}
     models = {by: value_chooser(by) for by in dict.fromkeys(str(c.by) for c in known.filled)}
     parse = None if parser is None else _parse_alone(parser)
     try_folder(out.parent)
     part = out.with_name(f"{out.name}.part")
-    num_done = _begin(part, head)
-    rows = list(_rows(path, columns))
-    left = rows[num_done:]
-    for where, row in tqdm(left, "filled", len(rows), initial=num_done, bar_format=NO_COUNT, disable=None):
-        append_json_line(part, _filled(row, where, columns, known.filled, models, parse))
-    write_json_lines(out, (row for number, row in read_json_lines(part) if number > 1))
-    part.unlink()
+    lock = hold(out.parent, out.name)  # a second command would mix its rows with these
+    with lock:
+        refuse_existing(out)
+        num_done = _begin(part, head)
+        left = rows[num_done:]
+        for where, row in tqdm(left, "filled", len(rows), initial=num_done, bar_format=NO_COUNT, disable=None):
+            append_json_line(part, _plain(_filled(row, where, columns, known.filled, models, parse)))
+        write_json_lines(out, (row for number, row in read_json_lines(part) if number > 1))
+        part.unlink()
+        Path(lock.lock_file).unlink()
     names = [column.name for column in known.filled] + ([] if parser is None else ["trees"])
     print(f"{out}: filled {', '.join(names)}; as private as {table}")
 
@@ -134,13 +150,7 @@ def _filled(
     parse: Callable[[str], str] | None,
 ) -> dict[str, Any]:
     """A row with its values: a function of this row, of public weights and of the schema."""
-    (name,) = columns.of("text", row) or ["text"]
-    text = row.get(name)
-    if name not in row or not isinstance(text, str | None):
-        raise DataError(
-            f"no text under {name!r}: name the column of what was said as --columns.text", about=head_of(where)
-        )
-    text, made = text or "", {}
+    text, made = _text_of(row, where, columns), {}
     for column in wanted:
         if row.get(str(column.source)) in (None, ""):
             values = [value for value in column.values if value != OTHER]
@@ -149,6 +159,23 @@ def _filled(
     if parse is not None and text.strip() and not row.get(tree):
         made[tree] = parse(text)
     return {**row, **made}
+
+
+def _text_of(row: dict[str, Any], where: str, columns: Columns) -> str:
+    (name,) = columns.of("text", row) or ["text"]
+    if name not in row:
+        raise DataError(
+            f"no text under {name!r}: name the column of what was said as --columns.text", about=head_of(where)
+        )
+    if not isinstance(row[name], str | None):
+        raise DataError(f"{name!r} is {kind_of(row[name])}: give a text", about=where)
+    return row[name] or ""
+
+
+def _plain(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as JSON has it: dates and decimals of Parquet are texts, what is no number is null."""
+    plain: dict[str, Any] = json.loads(json.dumps(row, ensure_ascii=False, default=str))
+    return {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in plain.items()}
 
 
 def _parse_alone(parser: Path) -> Callable[[str], str]:

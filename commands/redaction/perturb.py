@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from datamodules.reading.columns import Columns
 from datamodules.reading.example import Example, Unit
 from datamodules.reading.examples import iter_examples
 from datamodules.reading.files import expand_path
-from doppel.errors import UserError
+from doppel.errors import DataError, UserError
 from doppel.files import refuse_existing, whole_file, write_json
 from doppel.redaction.mechanisms import MechanismName, word_mechanism
 
@@ -42,7 +43,7 @@ def perturb(
     out: Path,
     encoder: str = "minilm",
     set_size: int = 20,
-    unit: Unit = "utterance",
+    unit: Unit | None = None,
     columns: Columns = Columns(),  # noqa: B008 (frozen)
     seed: int | None = None,
 ) -> None:
@@ -67,7 +68,8 @@ def perturb(
         encoder: Whose input embeddings are the word vectors: minilm (extra minilm), or a folder or hub name of any
             public model, such as models/base.
         set_size: Words of a set of custext.
-        unit: dialogue or user writes whose row each is, as `run` reads it.
+        unit: dialogue or user writes whose row each is, as `run` reads it; utterance writes it not. To be given where
+            rows seem to be one person's: `run` could not ask any more whose they are.
         columns: What the columns of the table are called; those of the file have the usual names.
         seed: For tests alone: who knows it can tell which words were drawn for which.
 
@@ -76,22 +78,28 @@ def perturb(
     """
     if out.suffix not in (".jsonl", ".csv"):
         raise UserError("rows are written as .jsonl or .csv: give such a name", about=f"--out {out}")
-    refuse_existing(out)
+    beside = out.with_name(f"{out.name}.card.json")
+    for written in (out, beside):
+        refuse_existing(written)
     from doppel.redaction.word_level import Perturber
 
     made = word_mechanism(mechanism, _vectors(encoder), epsilon, set_size)
     perturber, path = Perturber(made, seed), expand_path(table)
     turns = iter_examples(path, unit, with_trees=False, columns=columns, unit_names="exact")
-    with whole_file(out, "give another --out") as file:
+    is_alone, is_empty = unit in (None, "utterance"), True
+    with whole_file(out, "give another --out") as file, _own_options():
         write = _csv_row if out.suffix == ".csv" else _json_row
         if out.suffix == ".csv":
-            write(file, {name: name for name in ("utterance", "label", *(["unit"] if unit != "utterance" else []))})
+            write(file, {name: name for name in ("utterance", "label", *([] if is_alone else ["unit"]))})
         with tqdm(desc=mechanism, unit="row", disable=None) as bar:
             for rows in _blocks(turns):
                 for turn, text in zip(rows, perturber([turn.utterance for turn in rows]), strict=True):
                     row = {"utterance": text, "label": turn.label}
-                    write(file, row if unit == "utterance" else {**row, "unit": turn.unit})
+                    write(file, row if is_alone else {**row, "unit": turn.unit})
+                    is_empty &= turn.is_blank
                 bar.update(len(rows))
+        if is_empty:
+            raise DataError("holds no request: give a file with at least one", about=path)
     card: dict[str, Any] = {
         "mechanism": mechanism,
         "word_level_epsilon": epsilon,
@@ -102,8 +110,17 @@ def perturb(
         card["set_size"] = set_size
     if seed is not None:
         card["seed"] = "fixed: whoever reads the command can undo the draws"
-    write_json(out.with_name(f"{out.name}.card.json"), {**card, "guarantee": NO_GUARANTEE})
+    write_json(beside, {**card, "guarantee": NO_GUARANTEE})
     print(f"{out}: {made.statement}. {NO_GUARANTEE}.")
+
+
+@contextmanager
+def _own_options() -> Iterator[None]:
+    """Name the options of this command in what the reader of tables refuses."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(str(error).replace("data.unit=", "--unit=").replace("data.columns.", "--columns.")) from None
 
 
 def _vectors(encoder: str) -> WordVectors:

@@ -74,7 +74,13 @@ def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
             if not names:
                 names = list(row)
                 table.writerow(names)
-            table.writerow(["" if row[name] is None else row[name] for name in names])
+            if more := row.keys() - names:
+                raise DataError(
+                    f"{len(more)} columns of a row are not those of the first one, as in JSON lines: call the file "
+                    ".jsonl, and what is written will be such lines",
+                    about=path.name,
+                )
+            table.writerow(["" if row.get(name) is None else row[name] for name in names])
             file.write(text.getvalue().encode())
 
 

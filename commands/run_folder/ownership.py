@@ -15,19 +15,19 @@ from doppel.run_folder import of_stages, run_of
 _PATIENCE = 5  # seconds: a requeued job may come before its predecessor is gone
 
 
-def hold(folder: Path) -> FileLock:
-    """Take a folder for this process until the lock is released or the process ends.
+def hold(folder: Path, file: str | None = None) -> FileLock:
+    """Take a folder for this process, or a file to be made in it, until the lock is released or the process ends.
 
     Raises:
         UserError: Another process works in it, or it cannot be written to.
     """
-    lock = FileLock(folder / ".lock", mode=0o600)
+    name, place = (".lock", folder) if file is None else (f".{file}.lock", folder / file)
+    lock = FileLock(folder / name, mode=0o600)
     try:
         lock.acquire(timeout=_PATIENCE)
     except Timeout:
-        raise UserError(
-            f"{folder} is in use by another process, and two would spend twice: wait for it, or give another folder"
-        ) from None
+        twice = "spend twice: wait for it, or give another folder" if file is None else "mix their rows: wait for it"
+        raise UserError(f"{place} is in use by another process, and two would {twice}") from None
     except OSError as error:
         raise UserError(f"{folder} cannot be written to ({error.strerror or error}): give another folder") from None
     return lock

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import re
+import subprocess
+import sys
+from datetime import datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +24,7 @@ from datamodules.reading.columns import Columns, check_schema
 from datamodules.reading.examples import read_examples
 from doppel.errors import DataError
 
+ROOT = Path(__file__).resolve().parents[3]
 TEXTS = [f"{text} {number}" for number in range(4) for text, _ in PAIRS]
 
 
@@ -174,3 +180,51 @@ def test_what_could_not_begin_is_in_nobodys_way(folder: Path, capsys: pytest.Cap
     (folder / "file").write_text("")
     assert call(folder, out="file/filled.jsonl") == 2 and "cannot be written to" in capsys.readouterr().err
     assert call(folder) == 0
+
+
+def test_a_second_command_of_the_same_file_neither_mixes_rows_nor_writes_over(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As one that is given again after a lost connection, while the first goes on."""
+    second: list[int] = []
+
+    class Chooser:
+        def likeliest(self, *_: object) -> str:
+            if not second:
+                words = ["fill", *map(str, [folder / "private.jsonl", "--schema", folder / "schema.yaml"])]
+                command = [sys.executable, str(ROOT / "cli.py"), *words, "--out", str(folder / "filled.jsonl")]
+                second.append(subprocess.run(command, capture_output=True, cwd=ROOT, timeout=300).returncode)
+            return "calm"
+
+    monkeypatch.setattr(fill_module, "value_chooser", lambda by: Chooser())
+    assert call(folder) == 0 and second == [2]
+    assert [row["text"] for row in lines(folder / "filled.jsonl")] == TEXTS
+    assert {path.name for path in folder.iterdir()} == {"private.jsonl", "schema.yaml", "filled.jsonl"}
+    monkeypatch.setattr(fill_module, "_begin", lambda part, head: pytest.fail("it begins"))
+    monkeypatch.setattr(
+        fill_module, "value_chooser", lambda by: (folder / "late.jsonl").write_text("of the other\n") or Chooser()
+    )
+    assert call(folder, out="late.jsonl") == 2 and "there already" in capsys.readouterr().err
+    assert (folder / "late.jsonl").read_text() == "of the other\n"
+
+
+def test_a_row_without_a_text_is_told_before_a_model_is_loaded(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(fill_module, "value_chooser", lambda by: pytest.fail("a model is loaded before the refusal"))
+    write(folder / "private.jsonl", [*({"text": text} for text in TEXTS), {"text": 5}])
+    assert call(folder) == 2
+    assert f"private.jsonl:{len(TEXTS) + 1}: 'text' is a whole number: give a text" in capsys.readouterr().err
+    assert not list(folder.glob("*filled*"))
+
+
+def test_dates_and_decimals_of_parquet_are_texts_and_what_is_no_number_is_null(folder: Path) -> None:
+    import pandas as pd
+
+    when = datetime(2026, 11, 30, 12, 5)
+    cells = {"text": TEXTS[:2], "at": [when, when], "price": [Decimal("1.50"), None], "score": [0.5, math.nan]}
+    pd.DataFrame(cells).to_parquet(folder / "private.parquet")
+    assert call(folder, table="private.parquet") == 0
+    first, second = lines(folder / "filled.jsonl")
+    assert (first["at"], first["price"], first["score"]) == (str(when), "1.50", 0.5)
+    assert second["score"] is None and "NaN" not in (folder / "filled.jsonl").read_text()

@@ -15,6 +15,7 @@ from doppel.redaction.word_vectors import input_vectors
 
 pytestmark = pytest.mark.filterwarnings("ignore:NOT PRIVATE")
 ROOT = Path(__file__).resolve().parents[3]
+ALONE = ("--unit", "utterance")
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ def test_rows_keep_their_places_and_lose_their_words(
 
 
 def test_a_table_of_comma_separated_values_is_written_by_its_suffix(tmp_path: Path, table: Path) -> None:
-    assert run(table, tmp_path / "out.csv", epsilon="500") == 0
+    assert run(table, tmp_path / "out.csv", *ALONE, epsilon="500") == 0
     with (tmp_path / "out.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert list(rows[0]) == ["utterance", "label"]
@@ -59,8 +60,8 @@ def test_a_table_of_comma_separated_values_is_written_by_its_suffix(tmp_path: Pa
 
 def test_a_fixed_seed_repeats_itself_and_the_card_says_so(tmp_path: Path, table: Path) -> None:
     for name in ("a", "b"):
-        assert run(table, tmp_path / f"{name}.jsonl", "--seed", "1", epsilon="1") == 0
-    assert run(table, tmp_path / "c.jsonl", epsilon="1") == 0
+        assert run(table, tmp_path / f"{name}.jsonl", *ALONE, "--seed", "1", epsilon="1") == 0
+    assert run(table, tmp_path / "c.jsonl", *ALONE, epsilon="1") == 0
     texts = [(tmp_path / f"{name}.jsonl").read_text() for name in "abc"]
     assert texts[0] == texts[1] != texts[2]
     assert "undo the draws" in (tmp_path / "a.jsonl.card.json").read_text()
@@ -94,3 +95,31 @@ def test_vectors_of_minilm() -> None:
     distances = vectors.distances(vectors.of(["monday"]))[0]
     near = [vectors.words[i] for i in distances.argsort()[:8]]
     assert near[0] == "monday" and {"tuesday", "wednesday"} & set(near)
+
+
+def test_whose_rows_are_is_asked_here_for_run_could_not_any_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text("text,user_id\nhello there,u1\nwhat now,u2\ngood bye,u1\n")
+    assert run(table, tmp_path / "out.csv") == 2
+    told = capsys.readouterr().err
+    assert "the same 'user_id' as at line 2" in told and "--unit=user" in told and "--columns.unit=user_id" in told
+    assert "data.unit" not in told and not (tmp_path / "out.csv").exists()
+    assert run(table, tmp_path / "alone.csv", *ALONE) == 0
+    assert run(table, tmp_path / "users.csv", "--unit", "user", "--columns.unit", "user_id") == 0
+    assert [turn.unit for turn in read_examples(str(tmp_path / "users.csv"), "user")] == ["u1", "u2", "u1"]
+
+
+@pytest.mark.parametrize("content", ["", "text,label\n", "text,label\n ,a\n"])
+def test_a_table_without_a_request_is_refused(tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "table.csv").write_text(content)
+    assert run(tmp_path / "table.csv", tmp_path / "out.csv") == 2
+    assert "give a file with at least one" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
+
+
+def test_a_card_is_not_written_over(tmp_path: Path, table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "out.jsonl.card.json").write_text("mine\n")
+    assert run(table, tmp_path / "out.jsonl") == 2 and "out.jsonl.card.json: it is there" in capsys.readouterr().err
+    assert (tmp_path / "out.jsonl.card.json").read_text() == "mine\n" and not (tmp_path / "out.jsonl").exists()
