@@ -98,6 +98,22 @@ def test_at_level_one_all_rows_say_the_same_and_the_attack_is_at_chance(
     assert "accuracy 1.000" in capsys.readouterr().out
 
 
+def test_lines_of_json_that_are_called_a_table_are_told_or_written(
+    tables: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The content of a file decides how it is read, not its name."""
+    whole, short, more = {"text": "hello Ana1", "a": 1}, {"text": "hello Ana2"}, {"text": "hello Ana3", "b": 2}
+    (tables / "sensitive.csv").write_text("".join(json.dumps(row) + "\n" for row in (whole, short)))
+    (tables / "names.txt").write_text("Ana1\n")
+    rules = ["--level", "0", "--words", str(tables / "names.txt")]
+    assert redact(tables, "csv", *rules) == 0
+    written = list(csv.DictReader((tables / "out" / "sensitive.csv").open()))
+    assert written == [{"text": f"hello {MASK}", "a": "1"}, {"text": "hello Ana2", "a": ""}]
+    (tables / "sensitive.csv").write_text("".join(json.dumps(row) + "\n" for row in (short, more)))
+    assert redact(tables, "csv", *rules, out="other") == 2
+    assert "1 columns of a row are not those of the first one" in capsys.readouterr().err
+
+
 def test_without_a_level_nothing_is_learnt_and_all_rows_are_written(tables: Path) -> None:
     words = tables / "names.txt"
     words.write_text("".join(f"Ana{n}\tperson\n" for n in range(200)))

