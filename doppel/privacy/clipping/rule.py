@@ -82,8 +82,8 @@ class LayerRule(ABC):
                 fitting = ", ".join(sorted(map(str, others)))
                 how = f"give LoRA to layers that have it alone, such as lora.target_modules=[{fitting}]"
             raise UnsupportedLayerError(
-                f"module '{self.name}' ({type(self.module).__name__}) gave an output of {output.dim()} dimensions, of "
-                f"which the first of {self.min_dims} or more must be the rows of the micro-batch: "
+                f"module '{self.name}' ({type(self.module).__name__}) gave an output of {output.dim()} dimensions, "
+                f"but the first dimension, of {self.min_dims} or more, must be the rows of the micro-batch: "
                 f"{how if others or adapted is None else 'train without lora'}"
             )
 

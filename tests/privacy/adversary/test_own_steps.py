@@ -187,7 +187,7 @@ def test_the_ledger_names_a_profiler(tmp_path: Path) -> None:
 def test_a_layer_without_rows_first_is_refused_without_the_number_of_private_rows() -> None:
     clipper = PerSampleClipper(nn.Sequential(nn.Linear(3, 3)), 1.0)
     with (
-        pytest.raises(UnsupportedLayerError, match="first of 2 or more must be the rows") as told,
+        pytest.raises(UnsupportedLayerError, match="first dimension, of 2 or more, must be the rows") as told,
         clipper.capture(117),
     ):
         clipper._model(torch.randn(5, 119, 3))
