@@ -180,8 +180,13 @@ def draw_words(frame: pd.DataFrame) -> Figure:
     return figure
 
 
-def draw_users(frame: pd.DataFrame) -> Figure:
-    """MAUVE against the number of requests, a line for each data set, system and machine; real requests are dotted."""
+def draw_users(frame: pd.DataFrame, larger: pd.DataFrame) -> Figure:
+    """MAUVE against the number of requests, a line for each data set, system and machine; real requests are dotted.
+
+    Args:
+        frame: What ``plan`` names, of the shipped base.
+        larger: Rows of users-135m.csv.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.4), layout="constrained")
@@ -196,10 +201,16 @@ def draw_users(frame: pd.DataFrame) -> Figure:
             label = f"{data}, {system}, B = {batches}"
             axes.plot(line["num_units"], line[name], style, color=colors[data], label=label)
             axes.axhline(line[f"human_{name}"].iloc[-1], color=colors[data], linestyle=":", linewidth=1)
+        own = larger[(larger["metric"] == name) & (larger["system"] == "one_stage")]
+        means = own.groupby(own["setting"].str.replace(r"\D", "", regex=True).astype(int))["value"].mean()
+        if len(means):
+            label = f"{own['data'].iloc[0]}, one_stage, B = 512, SmolLM2-135M"
+            axes.plot(means.index, means, "^-.", color=colors[own["data"].iloc[0]], label=label)
         axes.set(xscale="log", ylim=(0, 1), xlabel="private requests N", ylabel=measure(name).label)
         axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
         axes.minorticks_off()
-    axes.legend(fontsize=7, loc="lower right")
+    left, right = figure.axes
+    right.legend(*left.get_legend_handles_labels(), fontsize=7, loc="lower right")
     return figure
 
 
@@ -215,7 +226,9 @@ def main() -> None:
     """Write the pages and their figures."""
     for page, template in PAGES.items():
         page.write_text(written(template), encoding="utf-8")
-    draw_users(pd.read_csv(MEASURED)).savefig(HERE / "users.png", dpi=110, bbox_inches="tight")
+    draw_users(pd.read_csv(MEASURED), read_csv(HERE / "users-135m.csv")).savefig(
+        HERE / "users.png", dpi=110, bbox_inches="tight"
+    )
     words = draw_words(pd.read_csv(HERE / "unexpected-words.csv"))
     words.savefig(HERE / "unexpected-words.png", dpi=110, bbox_inches="tight")
     best = read_csv(HERE / "smcalflow-best-small.csv")
