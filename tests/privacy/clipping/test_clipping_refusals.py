@@ -136,3 +136,9 @@ def test_a_head_called_beside_its_loss_is_refused(x: Tensor) -> None:
     head, labels = nn.Linear(4, 5), torch.zeros(3, 2, dtype=torch.long)
     with pytest.raises(UnsupportedLayerError, match="called twice"), PerSampleClipper(head, 1.0).capture(3):
         (HeadLoss(head)(x, labels).sum() + head(x).sum()).backward()
+
+
+def test_what_is_frozen_is_not_told_to_be_frozen() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(3).requires_grad_(False), nn.Linear(3, 2))
+    with pytest.raises(UnsupportedLayerError, match="GroupNorm or LayerNorm$"):
+        PerSampleClipper(model, 1.0)
