@@ -270,22 +270,27 @@ class DifferentialPrivacy(Callback):
         self._say()
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Say what holds now: what was released before stays spent."""
+        """Say what holds now: what was released before stays spent. Lightning tears no callback down after this."""
         self._say()
+        self._let_go()
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Give the module its ordinary step back, and the trainer its loggers."""
         open_loggers(trainer)
-        while self._hooks:
-            self._hooks.pop().remove()
-        if self.step is not None:
-            self.step.close()
-            self.step = self._untrained = None
+        self._let_go()
+        self.step = self._untrained = None
         if isinstance(pl_module, LogicalBatchModule):
             pl_module.step_policy = PlainStep()
         data: Any = getattr(trainer, "datamodule", None)
         if hasattr(data, "bands"):  # a later fit may have none
             data.bands = 1
+
+    def _let_go(self) -> None:
+        """Take the hooks off optimiser and parameters, which a later training may have, too."""
+        while self._hooks:
+            self._hooks.pop().remove()
+        if self.step is not None:
+            self.step.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the plan of the weights' training, its steps, and the mechanism that paid for them."""

@@ -90,20 +90,22 @@ def fill(
     for where, row in rows:
         _text_of(row, where, columns)
     head = {"fills": hashlib.sha256(json.dumps(terms).encode()).hexdigest()}
-    models = {by: value_chooser(by) for by in dict.fromkeys(str(c.by) for c in known.filled)}
-    parse = None if parser is None else _parse_alone(parser)
     try_folder(out.parent)
     part = out.with_name(f"{out.name}.part")
     lock = hold(out.parent, out.name)  # a second command would mix its rows with these
-    with lock:
+    try:
         refuse_existing(out)
+        models = {by: value_chooser(by) for by in dict.fromkeys(str(c.by) for c in known.filled)}
+        parse = None if parser is None else _parse_alone(parser)
         num_done = _begin(part, head)
         left = rows[num_done:]
         for where, row in tqdm(left, "filled", len(rows), initial=num_done, bar_format=NO_COUNT, disable=None):
             append_json_line(part, _plain(_filled(row, where, columns, known.filled, models, parse)))
         write_json_lines(out, (row for number, row in read_json_lines(part) if number > 1))
         part.unlink()
-        Path(lock.lock_file).unlink()
+    finally:
+        Path(lock.lock_file).unlink(missing_ok=True)
+        lock.release()
     names = [column.name for column in known.filled] + ([] if parser is None else ["trees"])
     print(f"{out}: filled {', '.join(names)}; as private as {table}")
 
@@ -173,7 +175,7 @@ def _text_of(row: dict[str, Any], where: str, columns: Columns) -> str:
 
 
 def _plain(row: dict[str, Any]) -> dict[str, Any]:
-    """A row as JSON has it: dates and decimals of Parquet are texts, what is no number is null."""
+    """A row as JSON has it: dates of Parquet are texts, what is no number is null."""
     plain: dict[str, Any] = json.loads(json.dumps(row, ensure_ascii=False, default=str))
     return {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in plain.items()}
 

@@ -74,10 +74,10 @@ def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> None:
             if not names:
                 names = list(row)
                 table.writerow(names)
-            if more := row.keys() - names:
+            if row.keys() - names:
                 raise DataError(
-                    f"{len(more)} columns of a row are not those of the first one, as in JSON lines: call the file "
-                    ".jsonl, and what is written will be such lines",
+                    "a row has columns that the first one lacks, as in JSON lines: call the file .jsonl, and what is "
+                    "written will be such lines",
                     about=path.name,
                 )
             table.writerow(["" if row.get(name) is None else row[name] for name in names])

@@ -87,11 +87,7 @@ def admit_to_all(
     lost = sum(note.target_epsilon for note in known.gone)
     if told["target_epsilon"] is not None and told["target_epsilon"] + lost <= total:
         return
-    more = (
-        f" The targets of those that are gone, {lost:g}, count on top, each at a δ of its own that adds up, too."
-        if lost
-        else ""
-    )
+    more = f" The targets of those that are gone, {lost:g}, count on top, and so do their δ." if lost else ""
     raise BudgetExceededError(
         f"budget {record.scope!r} would take what is released of these data past privacy.total_epsilon = {total:g}, "
         f"and nothing was spent. {told['statement']}{more} Each mechanism that has begun counts with all of its "

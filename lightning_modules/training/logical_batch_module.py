@@ -111,8 +111,12 @@ class LogicalBatchModule(LightningModule):
         """Tell by type and place what losses() of one's own raises on a private row: the message may quote it."""
         try:
             yield
-        except (LookupError, ValueError, TypeError, AttributeError, AssertionError) as error:
+        except UserError:
+            raise
+        except Exception as error:
             frames, own = traceback.extract_tb(error.__traceback__), type(self).losses.__code__.co_filename
+            if isinstance(error, RuntimeError) and not (frames[-1].line or "").startswith("raise"):
+                raise  # of an operation of PyTorch, which knows shapes alone; the clipper reads it
             at = next((frame for frame in reversed(frames) if frame.filename == own), frames[-1])
             raise UserError(
                 f"losses() raises {type(error).__name__} at {Path(at.filename).name}:{at.lineno}, whose message is not "

@@ -241,7 +241,7 @@ class PerSampleClipper:
                         "nothing was captured: run forward and backward inside `with clipper.capture(...)`"
                     )
                 assert capture is not None
-                capture.refuse_changed()
+                capture.end_backward()
                 norm, safe = norms if loss_scale == 1.0 else (norms[0] / loss_scale, norms[1] / loss_scale)
                 self._add_clipped(capture, safe, 1.0 / loss_scale, on_ready)
                 return norm

@@ -46,28 +46,21 @@ class FormedPart:
         """Free everything."""
         self.gradients: Tensor | None = None
         self._places: dict[int, Tensor] = {}
-        self._empty: set[int] = set()
 
     def place(self, parameter: nn.Parameter, num_units: int) -> Tensor:
-        """Return where the gradients of so many units U are written to, [U, \\*shape], or added (:meth:`holds`)."""
+        """Return where the gradients of so many units U are written to, [U, \\*shape]: all of them, and once."""
         if self.gradients is None:
             shape = len(self.parameters) if self._is_stacked else 1, num_units, self._num
             self.gradients = torch.empty(shape, dtype=wide_dtype(parameter.dtype), device=parameter.device)
             if self._num_zeros:
                 self.gradients[:, :, -self._num_zeros :].zero_()
             self._places = dict(zip(map(id, self.parameters), self._views(self.gradients), strict=True))
-            self._empty = set(self._places)
-        self._empty.discard(id(parameter))
-        return self._places[id(parameter)]
-
-    def holds(self, parameter: nn.Parameter) -> bool:
-        """Whether gradients of the parameter are there: those of another layer, if it has two."""
-        return self.gradients is not None and id(parameter) not in self._empty
+        return self._places.pop(id(parameter))
 
     @property
     def reached(self) -> list[nn.Parameter]:
         """Parameters whose gradients are there."""
-        return [p for p in self.parameters if id(p) not in self._empty]
+        return [p for p in self.parameters if id(p) not in self._places]
 
     def squares(self) -> Tensor:
         """Return the squared norms, [U], in float64.
@@ -76,8 +69,8 @@ class FormedPart:
         cancels.
         """
         assert self.gradients is not None
-        if self._empty:
-            torch._foreach_zero_([self._places[key] for key in self._empty])
+        if self._places:
+            torch._foreach_zero_(list(self._places.values()))
         pieces = self.gradients.unflatten(2, (self._num // self._piece, self._piece))
         return torch.linalg.vector_norm(pieces, dim=3).square_().sum((0, 2), dtype=torch.float64)
 
@@ -88,7 +81,7 @@ class FormedPart:
             self.gradients.masked_fill_(erased.unsqueeze(1), 0.0)
         weights = weights.to(self.gradients.dtype).expand(len(self.gradients), 1, -1)
         sums = zip(self.parameters, self._views(torch.bmm(weights, self.gradients).squeeze(1)), strict=True)
-        pairs = [(gradient_of(p), x) for p, x in sums if id(p) not in self._empty]
+        pairs = [(gradient_of(p), x) for p, x in sums if id(p) not in self._places]
         torch._foreach_add_([grad for grad, _ in pairs], [x for _, x in pairs])
         self.clear()
 
@@ -119,10 +112,6 @@ class FormedGradients:
         if part.gradients is None:
             self.parts.append(part)
         return part.place(parameter, num_units)
-
-    def holds(self, parameter: nn.Parameter, num_units: int) -> bool:
-        """Whether gradients of the parameter are there: those of another layer, if it has two."""
-        return self._parts_for(num_units)[id(parameter)].holds(parameter)
 
     def clear(self) -> None:
         """Free everything."""

@@ -199,6 +199,7 @@ class Capture:
         self._formed, self._num_grams, self._constant = formed, num_grams, constant
         self._last: tuple[Tensor, int, Tensor, LayerInput] | None = None
         self._versions: list[tuple[Tensor, int]] = []
+        self._places: dict[int, Tensor] = {}
 
     # -------------------------------------------------------------------------------- forward
     @contextmanager
@@ -270,12 +271,14 @@ class Capture:
         return x if x.dim() == 3 and x.shape[0] == self.num_units else x.reshape(self.num_units, -1, x.shape[-1])
 
     def place(self, parameter: nn.Parameter) -> Tensor:
-        """Return where units' gradients of a parameter are written to: [U, \\*shape], wide."""
-        return self._formed.place(parameter, self.num_units)
+        """Return where units' gradients of a parameter are written, or added (:meth:`holds`): [U, \\*shape], wide."""
+        if id(parameter) not in self._places:
+            self._places[id(parameter)] = self._formed.place(parameter, self.num_units)
+        return self._places[id(parameter)]
 
     def holds(self, parameter: nn.Parameter) -> bool:
         """Whether another layer has written there, so that this one is to add."""
-        return self._formed.holds(parameter, self.num_units)
+        return id(parameter) in self._places
 
     def keep(self, shared: LayerInput, weight: nn.Parameter, add: AddProduct, G: Tensor, flat_G: Tensor) -> None:
         """Keep the factors of a weight's gradient, and form their Gram matrices; see :class:`.groups.LayerInput`."""
@@ -289,22 +292,22 @@ class Capture:
             self.inputs.append(shared)
         shared.readers.append((weight, add, G, flat_G))
 
-    def refuse_changed(self) -> None:
+    def end_backward(self) -> None:
         """Refuse a product whose factors are not those that the norm was taken of: hooks, and backward passes of other
-        functions, may write to a gradient that a layer has given away.
+        functions, may write to a gradient that a layer has given away. Let go of what the backward pass alone needs.
 
         Raises:
             UnsupportedLayerError: Such a one was changed in place.
         """
         if any(x._version != version for x, version in self._versions):
             raise changed_in_place()
-        self._versions = []
+        self._versions, self._places = [], {}
 
     def close(self) -> None:
         """Free everything."""
         self.is_open = False
         self._formed.clear()
-        self.grams, self.inputs, self.calls, self._versions = {}, [], [], []
+        self.grams, self.inputs, self.calls, self._versions, self._places = {}, [], [], [], {}
 
 
 def reentrant_checkpoint_error(rule: LayerRule) -> UnsupportedLayerError:

@@ -183,7 +183,7 @@ def test_what_could_not_begin_is_in_nobodys_way(folder: Path, capsys: pytest.Cap
 
 
 def test_a_second_command_of_the_same_file_neither_mixes_rows_nor_writes_over(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As one that is given again after a lost connection, while the first goes on."""
     second: list[int] = []
@@ -200,12 +200,6 @@ def test_a_second_command_of_the_same_file_neither_mixes_rows_nor_writes_over(
     assert call(folder) == 0 and second == [2]
     assert [row["text"] for row in lines(folder / "filled.jsonl")] == TEXTS
     assert {path.name for path in folder.iterdir()} == {"private.jsonl", "schema.yaml", "filled.jsonl"}
-    monkeypatch.setattr(fill_module, "_begin", lambda part, head: pytest.fail("it begins"))
-    monkeypatch.setattr(
-        fill_module, "value_chooser", lambda by: (folder / "late.jsonl").write_text("of the other\n") or Chooser()
-    )
-    assert call(folder, out="late.jsonl") == 2 and "there already" in capsys.readouterr().err
-    assert (folder / "late.jsonl").read_text() == "of the other\n"
 
 
 def test_a_row_without_a_text_is_told_before_a_model_is_loaded(
@@ -218,7 +212,7 @@ def test_a_row_without_a_text_is_told_before_a_model_is_loaded(
     assert not list(folder.glob("*filled*"))
 
 
-def test_dates_and_decimals_of_parquet_are_texts_and_what_is_no_number_is_null(folder: Path) -> None:
+def test_dates_of_parquet_are_texts_and_what_is_no_number_is_null(folder: Path) -> None:
     import pandas as pd
 
     when = datetime(2026, 11, 30, 12, 5)

@@ -145,14 +145,37 @@ def test_a_gradient_that_is_changed_after_its_layer_gave_it_away_is_refused(by_h
     assert clipper.accumulate().isfinite().all()
 
 
-def test_what_losses_raise_of_a_private_row_is_told_by_type_and_place(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [KeyError, RuntimeError, type("Own", (Exception,), {})])
+def test_what_losses_raise_of_a_private_row_is_told_by_type_and_place(tmp_path: Path, kind: type[Exception]) -> None:
     class Module(Classifier):
         def losses(self, batch: UnitBatch) -> Tensor:
-            return {}[SECRET]  # type: ignore[no-any-return]
+            raise kind(SECRET)
 
-    with pytest.raises(UserError, match=r"losses\(\) raises KeyError at test_own_steps\.py:\d+, whose message") as told:
+    name = rf"losses\(\) raises {kind.__name__} at test_own_steps\.py:\d+, whose message"
+    with pytest.raises(UserError, match=name) as told:
         train(tmp_path, Module())
     assert SECRET not in str(told.value) and told.value.__suppress_context__
+
+
+def test_a_module_trains_on_after_a_training_that_ended_within_a_step(tmp_path: Path) -> None:
+    """In the same process, as in a notebook: nothing of the first is left on its parameters or optimiser."""
+
+    class Module(Checked):
+        fails = True
+
+        def losses(self, batch: UnitBatch) -> Tensor:
+            if self.fails and self.trainer.global_step == 2:
+                raise KeyboardInterrupt
+            return super().losses(batch)
+
+    model = Module()
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        train(tmp_path / "first", model)
+    Module.fails = False
+    rows = torch.ones(3, 8), torch.zeros(3, dtype=torch.int64)
+    model.losses(UnitBatch(rows, 3, 1)).sum().backward()
+    train(tmp_path / "second", model)
+    assert spent_steps(tmp_path / "second") == 6
 
 
 def test_rows_that_a_data_module_saves_as_its_settings_stay_in_the_process(tmp_path: Path) -> None:
