@@ -111,7 +111,7 @@ class LogicalBatchModule(LightningModule):
         """Tell by type and place what losses() of one's own raises on a private row: the message may quote it."""
         try:
             yield
-        except UserError:
+        except (UserError, torch.OutOfMemoryError):
             raise
         except Exception as error:
             frames, own = traceback.extract_tb(error.__traceback__), type(self).losses.__code__.co_filename
