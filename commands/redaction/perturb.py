@@ -6,7 +6,6 @@ import csv
 import io
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -87,7 +86,7 @@ def perturb(
     perturber, path = Perturber(made, seed), expand_path(table)
     turns = iter_examples(path, unit, with_trees=False, columns=columns, unit_names="exact")
     is_alone, is_empty = unit in (None, "utterance"), True
-    with whole_file(out, "give another --out") as file, _own_options():
+    with whole_file(out, "give another --out") as file:
         write = _csv_row if out.suffix == ".csv" else _json_row
         if out.suffix == ".csv":
             write(file, {name: name for name in ("utterance", "label", *([] if is_alone else ["unit"]))})
@@ -112,15 +111,6 @@ def perturb(
         card["seed"] = "fixed: whoever reads the command can undo the draws"
     write_json(beside, {**card, "guarantee": NO_GUARANTEE})
     print(f"{out}: {made.statement}. {NO_GUARANTEE}.")
-
-
-@contextmanager
-def _own_options() -> Iterator[None]:
-    """Name the options of this command in what the reader of tables refuses."""
-    try:
-        yield
-    except DataError as error:
-        raise DataError(str(error).replace("data.unit=", "--unit=").replace("data.columns.", "--columns.")) from None
 
 
 def _vectors(encoder: str) -> WordVectors:

@@ -16,11 +16,13 @@ import docstring_parser
 from jsonargparse import ActionYesNo, ArgumentParser, DefaultHelpFormatter
 
 from doppel.console.errors import NearestKey
-from doppel.errors import UserError
+from doppel.errors import DataError, UserError
 from doppel.files import is_same_file
 
 #: Options that name a file to write.
 WRITTEN = {"out", "csv", "to_sheet"}
+#: Options of commands that read a table: an experiment, and what is told of the table, calls them ``data.NAME``.
+READ = {"columns", "unit"}
 
 
 class HelpFormatter(DefaultHelpFormatter, argparse.RawDescriptionHelpFormatter):
@@ -136,7 +138,15 @@ def call(function: Callable[..., int | None], words: list[str], prog: str) -> in
     _refuse_own_input({p: values[p] for p in inspect.signature(function).parameters})
     parameters = inspect.signature(function).parameters.values()
     positional = [values[p.name] for p in parameters if p.kind is not p.KEYWORD_ONLY]
-    return function(*positional, **{p.name: values[p.name] for p in parameters if p.kind is p.KEYWORD_ONLY}) or 0
+    try:
+        return function(*positional, **{p.name: values[p.name] for p in parameters if p.kind is p.KEYWORD_ONLY}) or 0
+    except DataError as error:
+        message = str(error)
+        for name in READ & values.keys():
+            message = re.sub(rf"\bdata\.{name}\b", f"--{name}", message)
+        if message == str(error):
+            raise
+        raise DataError(message) from error
 
 
 def _refuse_twice(parser: CommandParser, words: list[str]) -> None:

@@ -128,3 +128,19 @@ def test_files_that_hold_no_vectors_are_one_line(
     for other, message in (("bad.npy", "no file of vectors"), ("flat.npy", "no table"), ("texts.txt", "two of a kind")):
         assert cli.main(["divergence", sets[0], str(tmp_path / other)]) == 2
         assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["divergence", "attack", "label-accuracy"])
+def test_what_is_told_of_a_table_names_the_options_of_the_command(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text("said,kind\nhello,a\n")
+    tables = {
+        "divergence": [str(table), str(table)],
+        "attack": ["--sensitive", str(table), "--safe", str(table)],
+        "label-accuracy": ["--reference", str(table), "--synthetic", str(table)],
+    }
+    assert cli.main([command, *tables[command]]) == 2
+    told = capsys.readouterr().err
+    assert "as --columns.text" in told and "data.columns" not in told
