@@ -94,8 +94,8 @@ def neighbours(
     """
     import torch  # by those who measure alone: help is there at once
 
-    x = torch.from_numpy(points)
-    x = x - x.mean(0)
+    whole = torch.from_numpy(points)
+    x = whole - whole.mean(0)  # which may make two points one
     own = torch.from_numpy(np.arange(len(points)))
     squares = (x * x).sum(1)
     sides = [own[torch.from_numpy(mask)] for mask in (is_first, ~is_first)]
@@ -116,7 +116,7 @@ def neighbours(
             squared[itself, at[itself]] = torch.inf
             found, column = squared.topk(size, 1, largest=False)
             places[block, begin:end] = side[column]
-            distances[block, begin:end] = _apart(x, own[block], side[column]).masked_fill_(found.isinf(), torch.inf)
+            distances[block, begin:end] = _apart(whole, own[block], side[column]).masked_fill_(found.isinf(), torch.inf)
             if size < len(side):
                 complete[block] = torch.minimum(complete[block], distances[block, begin:end].amax(1))
             begin = end

@@ -29,7 +29,7 @@ def mixed(share: float, seed: int, num: int = 2000) -> Floats:
     return rows
 
 
-@pytest.mark.parametrize(("dimensions", "shift"), [(2, 1.0), (8, 0.0)])
+@pytest.mark.parametrize(("dimensions", "shift"), [(1, 1.0), (2, 1.0), (8, 0.0)])
 def test_normal_distributions_have_the_divergence_that_they_have(dimensions: int, shift: float) -> None:
     """Within three of the deviations that no unbiased estimate can be below (Cramér and Rao): whoever knows all but the
     distance of the means estimates α shift²/2 with α·shift·√(2/n), .032 α at n = 2,000 and a unit shift."""
@@ -156,6 +156,14 @@ def test_close_vectors_far_from_the_origin_keep_their_distances() -> None:
     points = (100 + np.arange(50)[:, None] * np.full((1, 64), 1e-3)).astype(np.float32)
     found = neighbours(points, np.arange(50) % 2 == 0, 1)
     assert np.allclose(found.distances[2:-2, 0], 8e-3, rtol=0.01)
+
+
+def test_vectors_that_centring_makes_one_keep_their_distance() -> None:
+    """Or the logarithm of their radius has no bound, and the sets no dimension."""
+    points = np.array([[0.0], [1e-9], [2.0], [2.5]], dtype=np.float32)
+    assert len(set((points - points.mean(0)).ravel().tolist())) == 3
+    found = neighbours(points, np.array([True, True, False, False]), 1)
+    assert np.allclose(found.distances[:, 0], [1e-9, 1e-9, 0.5, 0.5], rtol=1e-5, atol=0)
 
 
 def test_sets_on_a_surface_are_measured_with_its_dimension() -> None:
