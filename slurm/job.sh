@@ -65,7 +65,7 @@ begin() { # begin KIND
     per_task=() # of the scripts
     # shellcheck disable=SC2034
     if [ $((tasks * SLURM_JOB_NUM_NODES)) -gt 1 ]; then
-        per_task=(--open-mode=append --output="$run/slurm/$name-${job}_%t.out")
+        per_task=(--open-mode=append --output="${run//%/%%}/slurm/$name-${job}_%t.out")
         echo "   its tasks write to $run/slurm/$name-${job}_*.out"
     fi
     SECONDS=0

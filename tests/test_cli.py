@@ -19,6 +19,7 @@ import yaml
 
 import cli
 from commands.lightning import hardware
+from commands.lightning.cli import DEFAULTS
 from commands.lightning.stage_folder import last_checkpoint
 from commands.run_folder.systems import SYSTEMS
 from doppel.privacy.ledger import Ledger
@@ -145,6 +146,21 @@ def test_print_config_works_for_every_command_and_can_be_given_back(
         printed.append(capsys.readouterr().out)
         (tmp_path / "printed.yaml").write_text(printed[0])
     assert printed[0] == printed[1] and yaml.safe_load(printed[0])["model"]["class_path"]
+
+
+def test_the_settings_of_trainings_are_read_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What reads them takes a pattern of files; where none fits, Lightning's own hold, and no checkpoint is found."""
+    settings = tmp_path / "b[1] *" / "trainer.yaml"
+    settings.parent.mkdir()
+    settings.write_bytes(DEFAULTS.read_bytes())
+    monkeypatch.setattr("commands.lightning.cli.DEFAULTS", settings)
+    with pytest.raises(SystemExit):
+        cli.main(
+            ["fit", *configs("utterance_lm"), f"--data={DATA}", "--data.train_path=embedded:train", "--print_config"]
+        )
+    assert "callbacks.preemption.Preemption" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("path", ["callbacks.preemption.Preemption", "callbacks.wandb_lineage.WandbLineage"])

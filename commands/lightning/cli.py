@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -129,7 +130,7 @@ class DoppelCLI(LightningCLI):
                     "default_env": False,
                     "formatter_class": HelpFormatter,
                     **{
-                        name: {"default_config_files": [str(DEFAULTS)], **told.get(name, {})}
+                        name: {"default_config_files": [glob.escape(str(DEFAULTS))], **told.get(name, {})}
                         for name in self.subcommands()
                     },
                 },

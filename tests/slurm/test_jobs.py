@@ -124,6 +124,8 @@ def pipeline(slurm_cluster: SlurmCluster, tmp_path: Path) -> Pipeline:
 
 @pytest.mark.slurm
 def test_stages_run_in_order_survive_a_failure_and_are_not_run_twice(pipeline: Pipeline) -> None:
+    """In a folder of whose name SLURM, a shell and a pattern of files would each make something else."""
+    pipeline.run = pipeline.folder / "50%A 'of' [x]"
     pipeline.behave("parse_tree", "fail")
     pipeline.behave("one_stage", "meet")
     jobs = pipeline.submit()
@@ -156,7 +158,7 @@ def test_stages_run_in_order_survive_a_failure_and_are_not_run_twice(pipeline: P
     assert f"  two_stage-parse_tree: job {again['two_stage-parse_tree']} is RUNNING\n" in told
     assert f"  report: job {again['report']} is PENDING (Dependency)\n" in told
     told = pipeline.cluster.run(*(word.replace("status", "cancel") for word in status))
-    assert told.count("cancelled run ") == 5
+    assert told.count("cancelled 50%A 'of' [x]") == 5
     for job in again.values():
         pipeline.cluster.wait(job, "CANCELLED")
     pipeline.behave("parse_tree", "")

@@ -201,7 +201,8 @@ def _sbatch(steps: Mapping[str, Step], folder: Path, site: Site, waits: Sequence
     """The job of a step in one run, or in several: sbatch with its options, what it waits for, script, command."""
     step, is_grid, code = next(iter(steps.values())), "" not in steps, folder / "code"
     run = folder / "{point}" if is_grid else folder
-    output = f"--output={folder}/slurm/{step.name}-{'%A_%a' if is_grid else '%j'}.out"
+    place = str(folder).replace("%", "%%")  # of a % alone SLURM makes something else
+    output = f"--output={place}/slurm/{step.name}-{'%A_%a' if is_grid else '%j'}.out"
     words = [*site.sbatch([*steps.values()]), f"--job-name={folder.name}.{step.name}", output]
     after = ["--kill-on-invalid-dep=yes", f"--dependency={','.join(waits)}"] if waits else []
     script = [_script(code, step.kind), str(run), step.name]
