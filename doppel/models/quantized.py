@@ -124,15 +124,15 @@ def check_packed(packing: Any, is_frozen: bool) -> None:
         UserError: bitsandbytes is not installed.
     """
     given: dict[str, Any] = packing if isinstance(packing, dict) else packing.to_dict()
-    if not is_frozen:
-        raise ValueError(
-            "its weights are quantised, which no gradient trains: train LoRA on them (model.lora), or give the folder "
-            "before that"
-        )
     if given.get("quant_method") != "bitsandbytes" or not given.get("load_in_4bit"):
         raise ValueError(
             f"its weights are quantised by {given.get('quant_method')}, and of bitsandbytes in four bits alone they "
             "are loaded: give the folder before that, with model.quantization: nf4"
+        )
+    if not is_frozen:
+        raise ValueError(
+            "its weights are quantised, which no gradient trains: train LoRA on them (model.lora), or give the folder "
+            "before that"
         )
     check_bitsandbytes()
 

@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, T5Conf
 from doppel.decoding.sampling import SamplingArguments, sample_texts
 from doppel.errors import UserError
 from doppel.models.load import load_model
+from doppel.models.quantized import check_packed
 from lightning_modules.causal_lm import UtteranceLM
 
 
@@ -110,3 +111,9 @@ def test_no_dropout_means_none_of_any_name(tmp_path: Path) -> None:
     model = load_model(str(tmp_path), dropout=0.0)
     assert all(m.p == 0 for m in model.modules() if isinstance(m, torch.nn.Dropout))
     assert any(m.p == 0.3 for m in load_model(str(tmp_path)).modules() if isinstance(m, torch.nn.Dropout))
+
+
+@pytest.mark.parametrize("is_frozen", [True, False])
+def test_eight_bits_are_not_told_to_train_lora_which_takes_four(is_frozen: bool) -> None:
+    with pytest.raises(ValueError, match="in four bits alone"):
+        check_packed({"quant_method": "bitsandbytes", "load_in_8bit": True}, is_frozen)

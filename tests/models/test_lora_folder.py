@@ -272,6 +272,24 @@ def test_lora_weights_that_are_no_base_are_refused_in_one_line(damage: str, thei
     assert "\n" not in str(caught.value) and str(folder) in str(caught.value)
 
 
+@pytest.mark.parametrize("ask", [check_loads, load_model, lambda folder: UtteranceLM(base_model=folder, lora=LORA)])
+def test_a_whole_model_beside_lora_weights_is_refused(
+    ask: Callable[[str], object], theirs: Path, llama: str, tmp_path: Path
+) -> None:
+    """The library would put them into the model, and LoRA would be trained on top of them."""
+    shutil.copytree(llama, tmp_path / "both")
+    shutil.copytree(theirs, tmp_path / "both", dirs_exist_ok=True)
+    with pytest.raises(UserError, match="both.* holds a whole model and LoRA weights, adapter_config.json"):
+        ask(str(tmp_path / "both"))
+
+
+def test_a_base_that_is_not_there_is_to_be_named_where_the_weights_name_it(theirs: Path, tmp_path: Path) -> None:
+    shutil.copytree(theirs, tmp_path / "theirs")
+    changed_config(base_model_name_or_path="gone")(tmp_path / "theirs")
+    with pytest.raises(UserError, match="theirs/adapter_config.json as base_model_name_or_path"):
+        check_model("model.base_model", str(tmp_path / "theirs"))
+
+
 @torch.no_grad()
 def test_lora_weights_on_others_need_a_whole_model_below_them(theirs: Path, llama: str, tmp_path: Path) -> None:
     upper, lower = tmp_path / "upper", tmp_path / "lower"
