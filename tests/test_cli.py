@@ -301,6 +301,18 @@ def test_of_a_checkpoint_that_was_cut_off_the_newest_whole_one_takes_the_place(
     assert kept.is_file() and not is_zipfile(kept)
 
 
+def test_a_training_that_nobody_paid_for_begins_anew_where_its_first_checkpoint_was_cut_off(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    folder.mkdir()
+    torch.save({"step": 3}, folder / "step=3.ckpt")
+    (folder / "step=3.ckpt").write_bytes((folder / "step=3.ckpt").read_bytes()[:-20])
+    assert last_checkpoint(tmp_path, may_begin_anew=True) is None
+    assert last_checkpoint(tmp_path) is not None, "what was paid for is not made again"
+    assert last_checkpoint(tmp_path, may_begin_anew=True) is None
+    torch.save({"step": 3}, folder / "step=3.ckpt")
+    assert last_checkpoint(tmp_path, may_begin_anew=True) is not None
+
+
 BROKEN = '{"utterance": "hello", "parse": "(Yield (Today))", "unit": "u"}\n{"utterance": \n'
 BAD_TREE = '{"utterance": "hello", "parse": "(Yield (Today)", "unit": "u"}\n'
 NO_UNIT = '{"utterance": "hello", "parse": "(Yield (Today))"}\n'

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from jsonargparse.typing import ClosedUnitInterval, OpenUnitInterval
 
-from datamodules.guards.overlap import refuse_private
+from datamodules.guards.overlap import overlapping, refuse_private
 from datamodules.reading.columns import Columns
 from datamodules.reading.example import Example
 from datamodules.reading.examples import read_examples
@@ -82,6 +82,15 @@ def partition(
         write_json_lines(out / f"{name}.jsonl", map(_record, getattr(parts, name)))
     write_json_lines(out / "private_gold.jsonl", map(_record, parts.private))
     write_json_lines(out / "private.jsonl", ({"utterance": t.utterance, "unit": t.unit} for t in parts.private))
+    private = [(str(out / "private.jsonl"), None)]
+    if test is None and (found := overlapping(str(out / "test.jsonl"), None, private)) is not None:
+        for name in ("public", "test", "full", "private_gold", "private"):
+            (out / f"{name}.jsonl").unlink()
+        raise DataError(
+            f"repeats itself, so that the part cut off for the test says what the private part does ({found.told}), "
+            "which no test may: give a test of other texts (--test; adaptation.test)",
+            about=train,
+        )
     num_in_test = sum(_uses(turn, missing) for turn in parts.test)
     summary: dict[str, Any] = {
         "train": train,

@@ -45,19 +45,24 @@ def claim(run_dir: Path, job: SlurmJob) -> None:
         write_text(run_dir / OWNER, f"{mine}\n")
 
 
-def last_checkpoint(run_dir: Path) -> str | None:
+def last_checkpoint(run_dir: Path, may_begin_anew: bool = False) -> str | None:
     """Return the checkpoint from which the training of a stage goes on; None if there is none yet.
 
     That is ``checkpoints/last.ckpt``. Lightning removes the file that this link names, then the link, and sets it anew:
     after a kill at such a moment it is set here, to the newest other checkpoint, which was whole before anything was
     removed. So a training that has no step left has its ``last.ckpt``, too. Where it was cut off, by a disk or a copy,
     it is set to the newest one that is whole, and stays beside it as ``last.ckpt.damaged``.
+
+    Args:
+        run_dir: Folder of the training.
+        may_begin_anew: Return None where no file is whole. What is paid for is somebody's to mend; of a training that
+            is not, a kill may leave such a file, which Lightning moves there from another disk.
     """
     folder = run_dir / "checkpoints"
     last = folder / "last.ckpt"
     others = sorted(filter(Path.is_file, folder.glob("*.ckpt")), key=lambda path: path.stat().st_mtime)
     is_damaged = last.is_file() and not is_zipfile(last)
-    if is_damaged:
+    if is_damaged or may_begin_anew:
         others = list(filter(is_zipfile, others))
     if others and (is_damaged or not last.is_file()):
         if is_damaged:
@@ -67,7 +72,7 @@ def last_checkpoint(run_dir: Path) -> str | None:
         link = folder / f".last.ckpt.{os.uname().nodename}.{os.getpid()}"
         link.symlink_to(others[-1].name)
         link.replace(last)
-    return str(last) if last.is_file() else None
+    return str(last) if last.is_file() and (others or not may_begin_anew) else None
 
 
 def refuse_to_begin_again(run_dir: Path, is_private: bool) -> None:
@@ -76,7 +81,7 @@ def refuse_to_begin_again(run_dir: Path, is_private: bool) -> None:
     Raises:
         UserError: The folder holds a checkpoint.
     """
-    found = last_checkpoint(run_dir)
+    found = last_checkpoint(run_dir, may_begin_anew=not is_private)
     if found is not None:
         cost = ", and every step would be charged again" if is_private else ""
         raise UserError(

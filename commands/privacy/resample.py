@@ -17,6 +17,7 @@ from commands.privacy.feature_extractors import (
     Trees,
 )
 from commands.privacy.histogram import read_shares, release
+from commands.privacy.stage_release import has_released
 from commands.run_folder.private_files import learnt_from, of_runs
 from commands.run_folder.stage_config import StageConfig
 from commands.run_folder.steps import SHARES
@@ -96,6 +97,8 @@ def resample(
         codebook, of = stage_dir / "codebook.jsonl", ClustersOf if num_topics is None else TopicsOf
         if shares is not None and not codebook.is_file():
             raise UserError(f"{stage_dir} has no codebook.jsonl, by which its topics were told: restore the file")
+        if shares is None and not (stage_dir / SHARES).exists() and not has_released(stage_dir):
+            codebook.unlink(missing_ok=True)  # of a call that was killed, maybe of other texts and settings
         extractor = of(codebook, number, texts, columns, encoder, 1 if seed is None else seed, keep)
     kept, num_pool = _read(pool, extractor)
     path = shares or stage_dir / SHARES

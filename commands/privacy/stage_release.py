@@ -142,6 +142,17 @@ class StageRelease:
         return {"unit": self.unit, "num_units": self.num_units, "noise_multiplier": self.sigma}
 
 
+def has_released(stage_dir: Path, stage: str = "histogram") -> bool:
+    """Return whether the ledger has a line of what a stage releases: whatever it counts by is then never made anew."""
+    privacy = StageConfig.read(stage_dir).privacy
+    if privacy is None:
+        return False
+    own = run_of(stage_dir) / FILE_NAME
+    ledger = Ledger(own if own.exists() else privacy.ledger_path or own)
+    record = ledger.mechanisms.get(ledger.mechanism_id(privacy.scope, stage))
+    return record is not None and record.done_steps > 0
+
+
 def _total(stage_dir: Path, privacy: PrivacyArguments) -> float | None:
     """What all budgets on the same data may cost together: as the run says it by now, for it may change.
 

@@ -75,10 +75,11 @@ def refuse_lost_ledger(run: Path) -> None:
 
 
 def refuse_other_data(run: Path, waiting: Iterable[Step]) -> None:
-    """Refuse to charge a run for a private file that is another one than steps before were charged for.
+    """Refuse to charge a run for a private file that is another one than steps before were charged for, or have read.
 
     No statement holds of mechanisms that read different rows under one N, and what they release could not be vouched
-    for any more, with all that was charged. Compared are keyed digests.
+    for any more, with all that was charged. And where a step has written the rows anew (parts, parses), a training
+    would read those that were taken out of the file since. Compared are keyed digests.
 
     Args:
         run: The run folder.
@@ -87,8 +88,18 @@ def refuse_other_data(run: Path, waiting: Iterable[Step]) -> None:
     Raises:
         UserError: A file has changed.
     """
-    charged = [entry for entry in Manifest.read(run).files.values() if entry.mechanisms]
+    files = Manifest.read(run).files
+    charged = [entry for entry in files.values() if entry.mechanisms]
     for step in waiting:
+        for path in step.protected if step.mechanisms else ():
+            for source, entry in _read_before(_input(path, run), files):
+                file = Path(source)
+                if file.is_file() and _told(file_digest(file).hex(), True) != entry.inputs[source]:
+                    raise UserError(
+                        f"{source} has changed since {entry.step} of this run wrote {entry.path} of it, and "
+                        f"{step.name} would be charged for what it was. Restore the file, and on another machine the "
+                        f"key of fingerprints ({key_path()}), or give another RUN_DIR"
+                    )
         for path in step.protected if step.mechanisms else ():
             place = _input(path, run)
             known = {entry.inputs[place]: entry.step for entry in charged if place in entry.private_inputs}
@@ -100,6 +111,16 @@ def refuse_other_data(run: Path, waiting: Iterable[Step]) -> None:
                     f"sampled by itself (`python cli.py export {run}/SYSTEM/STAGE OUT`); other rows need another "
                     "RUN_DIR, which spends on top of what this run has spent"
                 )
+
+
+def _read_before(place: str, files: Mapping[str, Entry]) -> Iterator[tuple[str, Entry]]:
+    """The user's private files that a file of the run was made of, each with the entry of what was made of it."""
+    entry = files.get(place)
+    for source in () if entry is None else entry.private_inputs:
+        if os.path.isabs(source):
+            yield source, entry  # type: ignore[misc]
+        elif source != place:
+            yield from _read_before(source, files)
 
 
 def declare(step: Step, run: Path) -> None:

@@ -150,7 +150,7 @@ def begin(kind: str, words: Sequence[str]) -> None:
         return
     FailedStarts(words).begin()
     stage = Path(words[words.index("--run_dir") + 1])
-    if last_checkpoint(stage) is not None:
+    if last_checkpoint(stage, may_begin_anew=True) is not None:
         say(f"   resuming from {stage.name}/checkpoints/last.ckpt")
 
 

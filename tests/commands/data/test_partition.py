@@ -110,6 +110,22 @@ def test_the_command_writes_private_turns_without_trees(tmp_path: Path, capsys: 
         read_examples(str(path), "dialogue")
 
 
+def test_requests_that_repeat_themselves_are_not_cut_into_a_test(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The score of a parser would be refused for it, after the parser was trained."""
+    words = ["alpha", "bravo", "charlie", "delta", "echo", "foxtrot", "golf", "hotel", "india", "juliett"]
+    said = [f"please {a} the {b} and then {c}" for a in words for b in words for c in words[:4]]
+    train = tmp_path / "train.jsonl"
+    rows = [{"utterance": text, "parse": TREES[i % len(TREES)], "unit": f"u{i}"} for i, text in enumerate(said)]
+    call = ["step", "partition", "--train", str(train), "--missing", "EventOnDate*", "--out", str(tmp_path / "out")]
+    train.write_text("".join(json.dumps(row) + "\n" for row in [*rows, *rows]))
+    assert main(call) == 2
+    assert "repeats itself" in capsys.readouterr().err and not list((tmp_path / "out").iterdir())
+    train.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main(call) == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -322,6 +322,7 @@ def test_utterances_are_drawn_by_topics_and_say_which(
         (run / texts).write_text("\n".join(public) + "\n")
         more += ["--texts", str(run / texts)]
     trained(run, sigma=5.0)
+    (run / "parse_tree" / "codebook.jsonl").write_text("of other texts, by a call that was killed\n")
     assert resample(run, *more) == 0
     lines = [json.loads(line) for line in (run / "trees.jsonl").read_bytes().splitlines()]
     topics = Counter(("pizza" in line["utterance"], line["label"]) for line in lines)

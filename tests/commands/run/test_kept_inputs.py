@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from known_plans import known_plan
@@ -14,10 +17,12 @@ from commands.run.execution.settle import RunPlan
 from commands.run.execution.slurm import load_site
 from commands.run.experiment.experiment import load
 from commands.run_folder.inputs import INPUTS
-from commands.run_folder.manifest import Manifest
-from commands.run_folder.manifest_writer import enter
+from commands.run_folder.manifest import VERSION, Manifest
+from commands.run_folder.manifest_writer import enter, refuse_other_data
 from commands.run_folder.run_folder import RunFolder
+from datamodules.reading.files import file_digest
 from doppel.errors import UserError
+from doppel.privacy.fingerprint import keyed_fingerprint
 from doppel.privacy.ledger import Ledger
 from tests.slurm.launches import write_experiment
 
@@ -166,3 +171,27 @@ def test_a_private_file_that_has_changed_is_charged_for_nothing_more(
     (run / ".done" / "one_stage-words").unlink()
     private.write_text(rows)
     assert [step.name for step in launch.begin(experiment, run, site).waiting if step.mechanisms] == ["one_stage-words"]
+
+
+def test_rows_that_a_step_has_written_anew_are_charged_for_as_long_as_the_file_has_them(tmp_path: Path) -> None:
+    """People who were taken out of the file would be trained on all the same."""
+    private = tmp_path / "private.csv"
+    private.write_text("utterance\nring me\nfeed the cat\n")
+    (tmp_path / "data").mkdir()
+    digest = keyed_fingerprint(file_digest(private).hex())
+    common = {"role": "private", "system": None, "budget": None, "command": ["step"], "sha256": "keyed:0"}
+    common |= {"reads_private": True, "mechanisms": []}
+    made = {
+        "data/private.jsonl": common | {"step": "partition", "inputs": {str(private): f"keyed:{digest}"}},
+        "data/parsed.jsonl": common | {"step": "parse", "inputs": {"data/private.jsonl": "keyed:1"}},
+    }
+    (tmp_path / "manifest.json").write_text(json.dumps({"version": VERSION, "files": made}))
+    for path in made:
+        (tmp_path / path).write_text("{}\n")
+    waiting: Any = [SimpleNamespace(name="fit", protected=["data/parsed.jsonl"], mechanisms=["a/b"])]
+    refuse_other_data(tmp_path, waiting)
+    private.write_text("utterance\nring me\n")
+    with pytest.raises(UserError, match=f"{private} has changed since partition of this run wrote data/private.jsonl"):
+        refuse_other_data(tmp_path, waiting)
+    waiting[0].mechanisms = []
+    refuse_other_data(tmp_path, waiting)
