@@ -98,7 +98,8 @@ def refuse_other_data(run: Path, waiting: Iterable[Step]) -> None:
                     raise UserError(
                         f"{source} has changed since {entry.step} of this run wrote {entry.path} of it, and "
                         f"{step.name} would be charged for what it was. Restore the file, and on another machine the "
-                        f"key of fingerprints ({key_path()}), or give another RUN_DIR"
+                        f"key of fingerprints ({key_path()}); other rows need another RUN_DIR, which spends on top of "
+                        "what this run has spent"
                     )
         for path in step.protected if step.mechanisms else ():
             place = _input(path, run)
