@@ -373,8 +373,8 @@ class DoppelCLI(LightningCLI):
         if self.trains and getattr(rank_zero_only, "rank", 0) == 0:  # type: ignore[attr-defined]
             self._lock = hold(run_dir)
         if config.get("ckpt_path") == _LAST:
-            is_paid = self.subcommand != "fit" or config.privacy is not None
-            config.ckpt_path = last_checkpoint(run_dir, may_begin_anew=not is_paid)
+            is_free = self.subcommand == "fit" and config.privacy is None
+            config.ckpt_path = last_checkpoint(run_dir, may_begin_anew=is_free)
         elif self.subcommand == "fit" and not config.get("ckpt_path") and not trainer.fast_dev_run:
             refuse_to_begin_again(run_dir, config.privacy is not None)
         trainer.default_root_dir = str(run_dir)

@@ -94,8 +94,7 @@ class StageRelease:
         num_units = len({turn.unit for turn in turns})
         if privacy is None:
             return cls(turns, str(rows.unit), num_units, None, None, "")
-        own = run_of(stage_dir) / FILE_NAME
-        ledger = Ledger(own if own.exists() else privacy.ledger_path or own)
+        ledger = _ledger(stage_dir, privacy)
         sigma = privacy.words_noise(num_units) if kind is NoisyWords else privacy.histogram_noise(num_units)
         if sigma is None:
             ledger.caveat(privacy.scope, f"the exact {name} was released, which has no privacy guarantee", voids=True)
@@ -142,15 +141,19 @@ class StageRelease:
         return {"unit": self.unit, "num_units": self.num_units, "noise_multiplier": self.sigma}
 
 
-def has_released(stage_dir: Path, stage: str = "histogram") -> bool:
-    """Return whether the ledger has a line of what a stage releases: whatever it counts by is then never made anew."""
+def has_released(stage_dir: Path) -> bool:
+    """Return whether the ledger has a line of a stage's histogram: what it counts by is then never made anew."""
     privacy = StageConfig.read(stage_dir).privacy
     if privacy is None:
         return False
-    own = run_of(stage_dir) / FILE_NAME
-    ledger = Ledger(own if own.exists() else privacy.ledger_path or own)
-    record = ledger.mechanisms.get(ledger.mechanism_id(privacy.scope, stage))
+    ledger = _ledger(stage_dir, privacy)
+    record = ledger.mechanisms.get(ledger.mechanism_id(privacy.scope, "histogram"))
     return record is not None and record.done_steps > 0
+
+
+def _ledger(stage_dir: Path, privacy: PrivacyArguments) -> Ledger:
+    own = run_of(stage_dir) / FILE_NAME
+    return Ledger(own if own.exists() else privacy.ledger_path or own)
 
 
 def _total(stage_dir: Path, privacy: PrivacyArguments) -> float | None:

@@ -79,7 +79,8 @@ def refuse_other_data(run: Path, waiting: Iterable[Step]) -> None:
 
     No statement holds of mechanisms that read different rows under one N, and what they release could not be vouched
     for any more, with all that was charged. And where a step has written the rows anew (parts, parses), a training
-    would read those that were taken out of the file since. Compared are keyed digests.
+    would read those that were taken out of the file since; but a budget that has been charged for them goes on with
+    them, for these it has paid. Compared are keyed digests.
 
     Args:
         run: The run folder.
@@ -90,8 +91,10 @@ def refuse_other_data(run: Path, waiting: Iterable[Step]) -> None:
     """
     files = Manifest.read(run).files
     charged = [entry for entry in files.values() if entry.mechanisms]
+    ledger = Ledger(run / FILE_NAME)
     for step in waiting:
-        for path in step.protected if step.mechanisms else ():
+        is_paid = any(ledger.spent(name.split("/", 1)[0]) for name in step.mechanisms)
+        for path in step.protected if step.mechanisms and not is_paid else ():
             for source, entry in _read_before(_input(path, run), files):
                 file = Path(source)
                 if file.is_file() and _told(file_digest(file).hex(), True) != entry.inputs[source]:
@@ -116,10 +119,11 @@ def refuse_other_data(run: Path, waiting: Iterable[Step]) -> None:
 
 def _read_before(place: str, files: Mapping[str, Entry]) -> Iterator[tuple[str, Entry]]:
     """The user's private files that a file of the run was made of, each with the entry of what was made of it."""
-    entry = files.get(place)
-    for source in () if entry is None else entry.private_inputs:
+    if (entry := files.get(place)) is None:
+        return
+    for source in entry.private_inputs:
         if os.path.isabs(source):
-            yield source, entry  # type: ignore[misc]
+            yield source, entry
         elif source != place:
             yield from _read_before(source, files)
 

@@ -18,6 +18,7 @@ import cli
 from commands.privacy import embedded_parts, feature_extractors
 from commands.privacy import histogram as histogram_command
 from commands.privacy import resample as resample_command
+from commands.privacy.stage_release import has_released
 from doppel.privacy import histogram
 from doppel.privacy import release as privacy_release
 from doppel.privacy.ledger import Ledger
@@ -322,6 +323,7 @@ def test_utterances_are_drawn_by_topics_and_say_which(
         (run / texts).write_text("\n".join(public) + "\n")
         more += ["--texts", str(run / texts)]
     trained(run, sigma=5.0)
+    assert not has_released(run / "parse_tree")
     (run / "parse_tree" / "codebook.jsonl").write_text("of other texts, by a call that was killed\n")
     assert resample(run, *more) == 0
     lines = [json.loads(line) for line in (run / "trees.jsonl").read_bytes().splitlines()]
@@ -334,6 +336,7 @@ def test_utterances_are_drawn_by_topics_and_say_which(
 
     (run / "train.jsonl").unlink()  # what was released is read, and the data are not
     assert resample(run, *more, "--seed", "2") == 0
+    assert has_released(run / "parse_tree")
     assert resample(run, "--num-topics", "3") == 2
     assert "has 2 topics, not 3" in capsys.readouterr().err
 

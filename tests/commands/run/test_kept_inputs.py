@@ -195,3 +195,8 @@ def test_rows_that_a_step_has_written_anew_are_charged_for_as_long_as_the_file_h
         refuse_other_data(tmp_path, waiting)
     waiting[0].mechanisms = []
     refuse_other_data(tmp_path, waiting)
+    waiting[0].mechanisms = ["a/b"]
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    least = known_plan("stages of 20 and 80 steps")
+    ledger.spend(ledger.open(scope="a", stage="c", spec=least, planned_steps=20, data_fingerprint="f00d"))
+    refuse_other_data(tmp_path, waiting)  # what has been paid for them goes on
